@@ -1,0 +1,135 @@
+"""Reading and checking what the model returned, before any of it is used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from litellm_compaction.compaction.prompt import SUMMARY_TOOL
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one or more inferences."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One inference's answer: `calls` are (name, arguments) of its tool calls, `text` its content."""
+
+    calls: tuple[tuple[str, str], ...] = ()
+    text: str = ""
+    finish_reason: str = "stop"
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A checked summary and the refs of the items to keep, in the order given."""
+
+    summary: str
+    retain: tuple[str, ...] = ()
+
+
+class InvalidAnswer(ValueError):
+    """The answer cannot be used; the text says why, in words for the model that gets to repair it."""
+
+
+def read_answer(reply: Reply, refs: Collection[str]) -> Answer:
+    """The one summary in a reply: of the tool call, else JSON in the text.
+
+    Raises InvalidAnswer if there is none or more than one, if it is blank, was cut off, or names unknown or repeated
+    items.
+    """
+    if reply.finish_reason == "length":
+        raise InvalidAnswer("it was cut off at the output limit; write a shorter summary.")
+    if reply.finish_reason == "content_filter":
+        raise InvalidAnswer("it was stopped by a content filter.")
+    return _check(_find(reply), refs)
+
+
+def _find(reply: Reply) -> dict[str, Any]:
+    given: Final = [arguments for name, arguments in reply.calls if name == SUMMARY_TOOL]
+    if len(given) > 1:
+        raise InvalidAnswer(f"`{SUMMARY_TOOL}` was called {len(given)} times, not once.")
+    if given:
+        parsed: Final = _parse_object(given[0])
+        if parsed is None:
+            raise InvalidAnswer(f"the arguments of `{SUMMARY_TOOL}` are not a JSON object.")
+        return parsed
+    found: Final = next(_objects(reply.text), None)
+    if found is not None:
+        return found
+    if reply.calls:
+        raise InvalidAnswer(f"it called another tool instead of `{SUMMARY_TOOL}`.")
+    raise InvalidAnswer("it holds no summary in the form asked for.")
+
+
+def _parse_object(text: str) -> dict[str, Any] | None:
+    try:
+        # strict=False: models put raw newlines into JSON strings.
+        value: Final = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """JSON objects with a summary in a text: bare, in a code fence, or with words around them."""
+    decoder: Final = json.JSONDecoder(strict=False)
+    start = text.find("{")
+    for _ in range(64):  # a bound on how often a text full of braces is tried
+        if start < 0:
+            return
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            end = start + 1
+        else:
+            value = _unwrap_call(value)
+            if isinstance(value, dict) and "summary" in value:
+                yield value
+        start = text.find("{", end)
+
+
+def _unwrap_call(value: object) -> object:
+    """Small models write the tool call itself as text: `{"name": "create_summary", "arguments": {…}}`."""
+    if isinstance(value, dict) and value.get("name") == SUMMARY_TOOL:
+        inner: Final = value.get("arguments", value.get("parameters"))
+        return _parse_object(inner) if isinstance(inner, str) else inner
+    return value
+
+
+def _check(value: dict[str, Any], refs: Collection[str]) -> Answer:
+    summary: Final = value.get("summary")
+    if not isinstance(summary, str) or not summary.strip():
+        raise InvalidAnswer("the summary is missing or blank.")
+    retain: Final = value.get("retain_item_ids")
+    if retain is not None and not (isinstance(retain, list) and all(isinstance(ref, str) for ref in retain)):
+        raise InvalidAnswer("`retain_item_ids` is not a list of refs.")
+    chosen: Final = tuple(retain or ())
+    unknown: Final = [ref for ref in chosen if ref not in refs]
+    if unknown:
+        raise InvalidAnswer(f"`retain_item_ids` names an unknown item {unknown[0]!r}.")
+    if len(set(chosen)) != len(chosen):
+        raise InvalidAnswer("`retain_item_ids` names an item twice.")
+    return Answer(summary.strip(), chosen)

@@ -1,0 +1,77 @@
+"""What a compaction item holds: one flat, versioned payload. Items never nest."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+Origin = Literal["trigger", "compact", "threshold", "auto"]
+Bind = Literal["team", "user", "key", "none"]
+VERSION: Final = 1
+# An item may inflate to this many bytes and no further: a small item must not become a memory bomb.
+MAX_PLAIN_BYTES: Final = 64 * 1024 * 1024
+
+
+class Payload(BaseModel):
+    """The state a conversation goes on from.
+
+    `kept`: items verbatim, in order. `system`: system and developer messages that stood before the item. `dropped`:
+    items left out of the summary. `folded`: digests of the earlier items this one replaces. `created_at`: Unix seconds.
+    `bind` and `bound_to`: the kind and name of the tenant that may open it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    version: Literal[1] = VERSION
+    origin: Origin
+    summary: Annotated[str, Field(min_length=1)]
+    kept: tuple[dict[str, Any], ...] = ()
+    system: tuple[dict[str, Any], ...] = ()
+    dropped: Annotated[int, Field(ge=0)] = 0
+    folded: tuple[str, ...] = ()
+    model: str = ""
+    created_at: int = 0
+    bind: Bind = "none"
+    bound_to: str = ""
+
+    @property
+    def is_inline(self) -> bool:
+        """Born while a request was answered: everything before the item is superseded by it."""
+        return self.origin in {"threshold", "auto"}
+
+
+class BrokenPayload(ValueError):
+    """Bytes that are no payload of a version this plugin knows."""
+
+
+def dump_payload(payload: Payload) -> bytes:
+    """The payload as JSON bytes. Lone surrogates (seen in tool output) are escaped, so any text survives."""
+    return json.dumps(payload.model_dump(), ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def load_payload(plain: bytes) -> Payload:
+    """Raises BrokenPayload."""
+    try:
+        # json, not pydantic's parser: the latter refuses the escaped lone surrogates that dump_payload keeps.
+        return Payload.model_validate(json.loads(plain))
+    except (ValueError, ValidationError, RecursionError) as error:
+        raise BrokenPayload from error
+
+
+def compress(plain: bytes) -> bytes:
+    return zlib.compress(plain, 6)
+
+
+def decompress(packed: bytes) -> bytes:
+    """Raises BrokenPayload on damaged data and on more than MAX_PLAIN_BYTES."""
+    engine: Final = zlib.decompressobj()
+    try:
+        plain: Final = engine.decompress(packed, MAX_PLAIN_BYTES)
+    except zlib.error as error:
+        raise BrokenPayload from error
+    if engine.unconsumed_tail or not engine.eof or engine.unused_data:
+        raise BrokenPayload
+    return plain

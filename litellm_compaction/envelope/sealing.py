@@ -1,0 +1,165 @@
+"""Sealing: AES-256-GCM over the compressed payload, a key ring, and binding to who may open an item.
+
+Layout of `encrypted_content` (ASCII):
+
+    lcmp1.<base64url of: key id (8 bytes) | nonce (12 bytes) | ciphertext and tag>
+
+Prefix and key id are authenticated with the ciphertext; the tenant stands inside it, so that the operator can see it
+and nobody else. A flipped bit, a cut, another key and another tenant all give the same error.
+Unsealed items (`seal: false`) are readable JSON with the member `litellm_compaction`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from litellm_compaction.envelope.payload import (
+    Bind,
+    BrokenPayload,
+    Payload,
+    compress,
+    decompress,
+    dump_payload,
+    load_payload,
+)
+from litellm_compaction.errors import UnreadableItem
+
+PREFIX: Final = "lcmp1."
+UNSEALED_MEMBER: Final = "litellm_compaction"
+MAX_CONTENT_CHARS: Final = 20_971_520  # OpenAI's limit of `encrypted_content`
+_KEY_ID_BYTES: Final = 8
+_NONCE_BYTES: Final = 12
+_CIPHER_FROM: Final = _KEY_ID_BYTES + _NONCE_BYTES
+_LITELLM_WRAP: Final = "litellm_enc:"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request: the proxy's ids of key (its hash), team and user, None where there is none."""
+
+    key: str | None = None
+    team: str | None = None
+    user: str | None = None
+
+    def binding(self, bind: Bind) -> tuple[Bind, str]:
+        """What an item of this caller is bound to: the first of the setting's fallbacks the caller has."""
+        wanted: Final[Mapping[Bind, Sequence[Bind]]] = {"team": ("team", "user"), "user": ("user",), "key": ("key",)}
+        for scope in wanted.get(bind, ()):
+            name = self.name(scope)
+            if name:
+                return scope, name
+        return "none", ""
+
+    def name(self, scope: Bind) -> str:
+        return {"team": self.team, "user": self.user, "key": self.key, "none": ""}[scope] or ""
+
+
+class KeyRing:
+    """Keys derived from the operator's secrets: the first seals, all open."""
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        if not secrets:
+            raise ValueError("a key ring needs at least one secret")
+        self._keys: Final = {key_id: AESGCM(key) for key_id, key in map(_derive, reversed(secrets))}
+        self._sealing_id: Final = _derive(secrets[0])[0]
+
+    @property
+    def sealing(self) -> tuple[bytes, AESGCM]:
+        return self._sealing_id, self._keys[self._sealing_id]
+
+    def find(self, key_id: bytes) -> AESGCM | None:
+        return self._keys.get(key_id)
+
+
+def _derive(secret: str) -> tuple[bytes, bytes]:
+    def expand(info: bytes, length: int) -> bytes:
+        return HKDF(hashes.SHA256(), length, salt=b"litellm-compaction", info=info).derive(secret.encode())
+
+    return expand(b"key id v1", _KEY_ID_BYTES), expand(b"aes-256-gcm v1", 32)
+
+
+def seal_payload(
+    payload: Payload, ring: KeyRing, caller: Caller, bind: Bind, random_bytes: Callable[[int], bytes]
+) -> str:
+    """`encrypted_content` of an item that only `bind`'s tenant of `caller` can open."""
+    key_id, cipher = ring.sealing
+    scope, name = caller.binding(bind)
+    bound: Final = payload.model_copy(update={"bind": scope, "bound_to": name})
+    nonce: Final = random_bytes(_NONCE_BYTES)
+    sealed: Final = cipher.encrypt(nonce, compress(dump_payload(bound)), PREFIX.encode() + key_id)
+    return PREFIX + base64.urlsafe_b64encode(key_id + nonce + sealed).decode().rstrip("=")
+
+
+def write_unsealed(payload: Payload) -> str:
+    """`encrypted_content` of an item with `seal: false`: readable JSON, bound to nobody."""
+    return json.dumps({UNSEALED_MEMBER: payload.version, **payload.model_dump()}, ensure_ascii=True)
+
+
+def unwrap_content(content: str) -> str:
+    """Without LiteLLM's affinity wrapping `litellm_enc:<base64 model id>;<original>`."""
+    if not content.startswith(_LITELLM_WRAP):
+        return content
+    return content.partition(";")[2]
+
+
+def is_own(content: object) -> bool:
+    """Whether an `encrypted_content` claims to be of this plugin; says nothing of whether it can be opened."""
+    if not isinstance(content, str):
+        return False
+    inner: Final = unwrap_content(content)
+    return inner.startswith(PREFIX) or (inner.startswith("{") and UNSEALED_MEMBER in inner[:64])
+
+
+def open_item(
+    item: Mapping[str, Any], ring: KeyRing, caller: Caller | None, *, allow_unsealed: bool = False
+) -> Payload:
+    """The payload of a compaction item. `caller` None: the operator, whom no binding stops (`inspect`).
+
+    Raises UnreadableItem, worded the same for every cause.
+    """
+    content: Final = item.get("encrypted_content")
+    item_id: Final = item.get("id")
+    try:
+        return _open(content, ring, caller, allow_unsealed=allow_unsealed)
+    except (BrokenPayload, InvalidTag, binascii.Error, ValueError):
+        raise UnreadableItem(item_id if isinstance(item_id, str) else None, content) from None
+
+
+def _open(content: object, ring: KeyRing, caller: Caller | None, *, allow_unsealed: bool) -> Payload:
+    if not isinstance(content, str) or len(content) > MAX_CONTENT_CHARS:
+        raise BrokenPayload
+    inner: Final = unwrap_content(content)
+    if inner.startswith("{") and allow_unsealed:
+        return load_payload(inner.encode())
+    if not inner.startswith(PREFIX):
+        raise BrokenPayload
+    text: Final = inner.removeprefix(PREFIX)
+    packed: Final = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    # Base64 without padding has spare bits in its last character: only the canonical spelling counts.
+    if base64.urlsafe_b64encode(packed).decode().rstrip("=") != text:
+        raise BrokenPayload
+    key_id, nonce, sealed = packed[:_KEY_ID_BYTES], packed[_KEY_ID_BYTES:_CIPHER_FROM], packed[_CIPHER_FROM:]
+    cipher: Final = ring.find(key_id)
+    if cipher is None or not sealed:
+        raise BrokenPayload
+    payload: Final = load_payload(decompress(cipher.decrypt(nonce, sealed, PREFIX.encode() + key_id)))
+    if caller is not None and not hmac.compare_digest(caller.name(payload.bind).encode(), payload.bound_to.encode()):
+        raise BrokenPayload
+    return payload
+
+
+def content_digest(content: str) -> str:
+    """Names an item in `folded`, without LiteLLM's wrapping: 32 hex characters."""
+    return hashlib.sha256(unwrap_content(content).encode("utf-8", "surrogatepass")).hexdigest()[:32]

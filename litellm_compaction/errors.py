@@ -1,0 +1,156 @@
+"""Everything this plugin can refuse or fail with, as one tree.
+
+CompactionError                     base: knows status, type, code, param
+├── InvalidRequest                  400 invalid_request_error
+│   ├── TriggerNotLast              param input
+│   ├── TooManyTriggers             param input
+│   ├── TriggerOnCompact            param input
+│   ├── TriggerNotSupportedHere     param input: a way in that can't be served (WebSocket frames, router as a library)
+│   ├── NothingToCompact            missing_required_parameter
+│   ├── InvalidInput                param input: input that is no list of items
+│   ├── UnreadableItem              invalid_encrypted_content
+│   ├── UnsupportedImage            unsupported_image
+│   ├── InvalidToolPairing          invalid_tool_pairing
+│   ├── PreviousResponseNotFound    previous_response_not_found
+│   └── OutputLimitTooSmall         param max_output_tokens
+├── CompactionFailed                compaction_failed, status from `failure_status`
+├── CompactionTimeout               504 compaction_timeout
+└── SettingsError                   never sent to a client: the proxy does not start
+
+Source of codes and texts: the contract, section 5, after OpenAI's Responses API.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+INVALID_REQUEST: Final = "invalid_request_error"
+UNCHANGED: Final = "The conversation is unchanged."
+
+
+class CompactionError(Exception):
+    """An error with the parts of OpenAI's error body: HTTP status, `type`, `code` and `param`."""
+
+    status: int = 500
+    type: ClassVar[str] = "api_error"
+    code: str | None = None
+    param: ClassVar[str | None] = None
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message: Final = message
+
+    def body(self) -> dict[str, str | None]:
+        """The value of `error` in the response body."""
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+
+class InvalidRequest(CompactionError):
+    """The client's request cannot be served as it is. Nothing was called and nothing was paid."""
+
+    status = 400
+    type = INVALID_REQUEST
+    param: ClassVar[str | None] = "input"
+
+
+class TriggerNotLast(InvalidRequest):
+    def __init__(self) -> None:
+        super().__init__("The 'compaction_trigger' item must be the final input item.")
+
+
+class TooManyTriggers(InvalidRequest):
+    def __init__(self) -> None:
+        super().__init__("Only one 'compaction_trigger' item may be provided.")
+
+
+class TriggerOnCompact(InvalidRequest):
+    def __init__(self) -> None:
+        super().__init__("The 'compaction_trigger' item is only valid on POST /v1/responses.")
+
+
+class TriggerNotSupportedHere(InvalidRequest):
+    """A trigger on a way that does not pass the proxy's pre-call hook: refused rather than dropped by LiteLLM."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This connection cannot compact: send the 'compaction_trigger' item with an HTTP POST to /v1/responses "
+            "of the LiteLLM proxy."
+        )
+
+
+class NothingToCompact(InvalidRequest):
+    code = "missing_required_parameter"
+
+    def __init__(self) -> None:
+        super().__init__("There is nothing to compact: 'input' holds no conversation items.")
+
+
+class InvalidInput(InvalidRequest):
+    code = "invalid_type"
+
+
+class UnreadableItem(InvalidRequest):
+    """A compaction item that is foreign, cut, tampered with or bound to someone else: one wording for all four."""
+
+    code = "invalid_encrypted_content"
+    param = None
+
+    def __init__(self, item_id: str | None, content: object) -> None:
+        # Subject as OpenAI words it: the id, else the ends of the content.
+        text: Final = content if isinstance(content, str) else ""
+        subject: Final = f"for item {item_id}" if item_id else f"{text[:4]}...{text[-4:]}"
+        super().__init__(
+            f"The encrypted content {subject} could not be verified. "
+            "Reason: Encrypted content could not be decrypted or parsed."
+        )
+
+
+class UnsupportedImage(InvalidRequest):
+    code = "unsupported_image"
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"input[{index}]: {reason} Send the image as a base64 data URL (JPEG, PNG, WebP or GIF).")
+
+
+class InvalidToolPairing(InvalidRequest):
+    code = "invalid_tool_pairing"
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"input[{index}]: {reason}")
+
+
+class PreviousResponseNotFound(InvalidRequest):
+    code = "previous_response_not_found"
+    param = "previous_response_id"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(f"Previous response with id '{response_id}' not found.")
+
+
+class OutputLimitTooSmall(InvalidRequest):
+    param = "max_output_tokens"
+
+    def __init__(self) -> None:
+        super().__init__("'compaction_trigger' requires 'max_output_tokens' to be at least 20000 when specified.")
+
+
+class CompactionFailed(CompactionError):
+    """No valid summary after all attempts."""
+
+    code = "compaction_failed"
+
+    def __init__(self, reason: str, status: int) -> None:
+        super().__init__(f"Compaction failed: {reason} {UNCHANGED}")
+        self.status = status
+
+
+class CompactionTimeout(CompactionError):
+    status = 504
+    code = "compaction_timeout"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"Compaction did not finish within {seconds:g} seconds. {UNCHANGED}")
+
+
+class SettingsError(CompactionError):
+    """An operator's setting that cannot be used; the message names the key, the value and what is allowed."""

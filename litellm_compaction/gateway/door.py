@@ -1,0 +1,85 @@
+"""The door: what a request is, decided once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from litellm_compaction.conversation.expansion import has_compaction_items
+from litellm_compaction.conversation.items import TRIGGER_TYPE, RawItem, normalize_input
+from litellm_compaction.errors import OutputLimitTooSmall, TooManyTriggers, TriggerNotLast, TriggerOnCompact
+
+# LiteLLM's names of the two routes; `responses` is what older versions say.
+RESPONSES_CALLS: Final = frozenset({"aresponses", "responses"})
+COMPACT_CALLS: Final = frozenset({"acompact_responses", "compact_responses"})
+# OpenAI refuses a trigger beside a smaller limit (facts/openai.md 2.1): the summary would be cut.
+_MIN_OUTPUT_TOKENS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRequest:
+    """A trigger or a call of /responses/compact: `items` is the transcript, the trigger taken out."""
+
+    origin: Literal["trigger", "compact"]
+    items: list[RawItem]
+    stream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """An ordinary request that brings compaction items back."""
+
+    items: list[RawItem]
+
+
+Request = CompactionRequest | ReplayRequest
+
+
+def classify_request(call_type: str, data: Mapping[str, Any], *, normalize_trigger: bool) -> Request | None:
+    """What the plugin has to do with a request, None for nothing.
+
+    Raises TooManyTriggers, TriggerNotLast, OutputLimitTooSmall, TriggerOnCompact and InvalidInput.
+    """
+    given: Final = data.get("input")
+    if call_type in COMPACT_CALLS:
+        items: Final = normalize_input(given)
+        if _triggers(items):
+            raise TriggerOnCompact
+        return CompactionRequest("compact", items, stream=False)
+    if call_type not in RESPONSES_CALLS or not isinstance(given, list | Mapping):
+        return None
+    return _classify_responses(data, given, normalize_trigger=normalize_trigger)
+
+
+def _classify_responses(data: Mapping[str, Any], given: object, *, normalize_trigger: bool) -> Request | None:
+    if isinstance(given, list) and not any(
+        isinstance(entry, Mapping) and entry.get("type") in _CONTROLS for entry in given
+    ):
+        return None
+    items: Final = normalize_input(given)
+    triggers: Final = _triggers(items)
+    if not triggers:
+        return ReplayRequest(items) if has_compaction_items(items) else None
+    if not normalize_trigger:
+        _check_trigger(items, triggers)
+    limit: Final = data.get("max_output_tokens")
+    if isinstance(limit, int) and limit < _MIN_OUTPUT_TOKENS:
+        raise OutputLimitTooSmall
+    transcript: Final = [item for item in items if item.get("type") != TRIGGER_TYPE]
+    return CompactionRequest("trigger", transcript, stream=data.get("stream") is True)
+
+
+_CONTROLS: Final = frozenset({TRIGGER_TYPE, "compaction", "compaction_summary", "context_compaction"})
+
+
+def _triggers(items: Sequence[RawItem]) -> list[int]:
+    """Places of triggers among the items themselves: a nested object of the type is somebody's data."""
+    return [place for place, item in enumerate(items) if item.get("type") == TRIGGER_TYPE]
+
+
+def _check_trigger(items: Sequence[RawItem], triggers: Sequence[int]) -> None:
+    if len(triggers) > 1:
+        raise TooManyTriggers
+    if triggers[0] != len(items) - 1:
+        raise TriggerNotLast

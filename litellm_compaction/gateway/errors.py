@@ -1,0 +1,39 @@
+"""Between the plugin's errors and LiteLLM's."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from litellm.proxy._types import ProxyException
+
+from litellm_compaction.errors import CompactionError
+
+
+class CompactionProxyException(ProxyException):
+    """An error that reaches the client exactly as the contract words it.
+
+    LiteLLM puts the HTTP status into the body's `code`, and its router appends to `message`: the body is kept apart.
+    """
+
+    def __init__(self, error: CompactionError) -> None:
+        super().__init__(message=error.message, type=error.type, param=error.param, code=error.status)
+        self.error: Final = error
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.error.body())
+
+
+def as_compaction_error(error: Exception) -> CompactionError:
+    """Any failure as an error that can be written into a stream which has already begun.
+
+    LiteLLM's own errors keep their words; the code is the one clients know for the status.
+    """
+    if isinstance(error, CompactionError):
+        return error
+    status: Final = int(getattr(error, "status_code", None) or 500)
+    told: Final = CompactionError(str(getattr(error, "message", error)))
+    told.status = status
+    told.code = {401: "invalid_api_key", 429: "rate_limit_exceeded", 503: "server_is_overloaded"}.get(
+        status, "server_error"
+    )
+    return told

@@ -1,0 +1,237 @@
+"""The hook LiteLLM calls: a list of steps, each done elsewhere.
+
+1. pre-call: classify, expand what comes back, mark a compaction. No model is called: guardrails listed later must see
+   the request first.
+2. deployment: the request is final now; run the compaction and hand LiteLLM the client that answers it.
+3. success and headers: the exact keys of /responses/compact, and what the compaction has to say of itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from litellm.integrations.custom_logger import CustomLogger
+
+from litellm_compaction.conversation.expansion import Expansion
+from litellm_compaction.conversation.items import TRIGGER_TYPE, normalize_input
+from litellm_compaction.envelope.sealing import Caller
+from litellm_compaction.errors import CompactionError, TriggerNotSupportedHere
+from litellm_compaction.gateway.delivery import client_for, delivery_router_config, register_delivery_model
+from litellm_compaction.gateway.door import (
+    COMPACT_CALLS,
+    RESPONSES_CALLS,
+    CompactionRequest,
+    Request,
+    classify_request,
+)
+from litellm_compaction.gateway.errors import CompactionProxyException
+from litellm_compaction.gateway.operator import Operator, resolve_mode
+from litellm_compaction.gateway.router import current_router, is_served, routed_name
+from litellm_compaction.gateway.service import Pending, Service, expand_input, new_frame, strip_body
+from litellm_compaction.gateway.session import load_chain
+
+if TYPE_CHECKING:
+    from litellm.caching.dual_cache import DualCache
+    from litellm.proxy._types import UserAPIKeyAuth
+    from litellm.types.utils import CallTypes
+
+# Where the pre-call hook leaves a compaction for the deployment hook. A client may send the key, never the type.
+PENDING_KEY: Final = "litellm_compaction_pending"
+# The client's own routing wishes: meant for the inference, and in the way of the delivery.
+_ROUTING_KEYS: Final = ("fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "api_base", "api_key")
+# Members of the client's body. The delivery answers from the transcript alone, and LiteLLM would check each of these
+# against what the delivery's model can do, and refuse.
+_BODY_MEMBERS: Final = frozenset(
+    [
+        "background",
+        "client_metadata",
+        "context_management",
+        "conversation",
+        "extra_body",
+        "include",
+        "instructions",
+        "max_output_tokens",
+        "max_tool_calls",
+        "parallel_tool_calls",
+        "previous_response_id",
+        "prompt",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "reasoning",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream_options",
+        "temperature",
+        "text",
+        "text_format",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "top_p",
+        "truncation",
+        "user",
+    ]
+)
+
+
+class CompactionHandler(CustomLogger):
+    """The plugin as LiteLLM sees it. Keeps no state of any request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operator: Final = Operator.from_litellm()
+        register_delivery_model()
+
+    # LiteLLM looks this method up in `vars()` of the class: it has to stand here, not on a base.
+    async def async_pre_call_hook(
+        self,
+        user_api_key_dict: UserAPIKeyAuth,
+        cache: DualCache,  # noqa: ARG002  # LiteLLM passes it by name
+        data: dict[str, Any],
+        call_type: str,
+    ) -> dict[str, Any] | None:
+        """Classify the request; expand what it brings back; mark a compaction. None leaves it as it is."""
+        group: Final = data.get("model")
+        if not isinstance(group, str) or call_type not in RESPONSES_CALLS | COMPACT_CALLS:
+            return None
+        caller: Final = Caller(user_api_key_dict.api_key, user_api_key_dict.team_id, user_api_key_dict.user_id)
+        try:
+            settings: Final = self.operator.settings_for(current_router(), group)
+            normalize: Final = settings.misplaced_trigger == "normalize"
+            request: Final = classify_request(call_type, data, normalize_trigger=normalize)
+            if request is None:
+                return None
+            if isinstance(request, CompactionRequest) and resolve_mode(settings, current_router(), group) == "own":
+                return await self._mark(request, data, group, caller)
+            return await self._replay(request, data, group, caller)
+        except CompactionError as error:
+            raise CompactionProxyException(error) from None
+
+    async def _replay(self, request: Request, data: dict[str, Any], group: str, caller: Caller) -> dict[str, Any]:
+        """An ordinary request, or one that a native backend compacts: this plugin's items become input again."""
+        expansion: Final = await self._expand(request, group, caller, chained=bool(data.get("previous_response_id")))
+        if expansion.items != request.items:  # else the request passes untouched
+            triggers: Final = [item for item in normalize_input(data["input"]) if item.get("type") == TRIGGER_TYPE]
+            data["input"] = [*expansion.items, *triggers]
+        return data
+
+    async def _mark(
+        self, request: CompactionRequest, data: dict[str, Any], group: str, caller: Caller
+    ) -> dict[str, Any] | None:
+        """Send the request to the delivery, with all that the deployment hook needs to answer it."""
+        router: Final = current_router()
+        if router is None or not is_served(router, group, caller.team):
+            return None  # LiteLLM refuses the model in its own words; the deployment hook lets no trigger through
+        previous: Final = data.pop("previous_response_id", None)
+        chain: Final = await load_chain(previous) if isinstance(previous, str) and previous else []
+        expansion: Final = await self._expand(replace(request, items=[*chain, *request.items]), group, caller)
+        asked: Final = (data.get("proxy_server_request") or {}).get("body") or {}
+        data[PENDING_KEY] = Pending(
+            origin=request.origin,
+            stream=request.stream,
+            model=routed_name(router, group, caller.team),
+            frame=new_frame(str(asked.get("model") or group)),
+            settings=self.operator.settings_for(router, group),
+            ring=self.operator.ring,
+            caller=caller,
+            expansion=expansion,
+            application=_application(request, data),
+            extra={key: data.pop(key) for key in _ROUTING_KEYS if key in data},
+        )
+        data["input"] = expansion.items
+        data["num_retries"] = 0
+        data["user_config"] = delivery_router_config(group)
+        return data
+
+    async def _expand(self, request: Request, group: str, caller: Caller, *, chained: bool = False) -> Expansion:
+        router: Final = current_router()
+        settings: Final = self.operator.settings_for(router, group)
+        mode: Final = resolve_mode(settings, router, group)
+        # Opening an item decrypts and inflates up to megabytes: not on the event loop.
+        return await asyncio.to_thread(
+            expand_input, request.items, settings, self.operator.ring, caller, mode, chained=chained
+        )
+
+    async def async_pre_call_deployment_hook(
+        self, kwargs: dict[str, Any], call_type: CallTypes | None
+    ) -> dict[str, Any] | None:
+        """Answer a marked compaction; keep triggers and items of other ways in from being dropped silently."""
+        name: Final = "" if call_type is None else call_type.value
+        if name not in RESPONSES_CALLS | COMPACT_CALLS:
+            return None
+        pending: Final = kwargs.pop(PENDING_KEY, None)
+        try:
+            if isinstance(pending, Pending):
+                return await self._answer(pending, kwargs)
+            return await self._guard(name, kwargs)
+        except CompactionError as error:
+            raise CompactionProxyException(error) from None
+
+    async def _answer(self, pending: Pending, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Every pre-call hook has passed the request by now; the transcript is what they made of it."""
+        pending.take_final_input(normalize_input(kwargs.get("input")))
+        transport: Final = await Service(pending, _metadata(kwargs)).deliver()
+        rest: Final = {key: value for key, value in kwargs.items() if key not in _BODY_MEMBERS}
+        # One user message stands for the transcript: LiteLLM logs what it sends, and this is not what was summarised.
+        return {**rest, "input": "compaction", "client": client_for(transport)}
+
+    async def _guard(self, name: str, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """WebSocket frames and the router used as a library come without a pre-call hook."""
+        group: Final = str(_metadata(kwargs).get("model_group") or kwargs.get("model") or "")
+        settings: Final = self.operator.settings_for(current_router(), group)
+        request: Final = classify_request(name, kwargs, normalize_trigger=settings.misplaced_trigger == "normalize")
+        if request is None:
+            return None
+        native: Final = resolve_mode(settings, current_router(), group) == "native"
+        if isinstance(request, CompactionRequest) and not native:
+            raise TriggerNotSupportedHere
+        await self._replay(request, kwargs, group, _caller(_metadata(kwargs)))
+        return kwargs
+
+    async def async_post_call_success_hook(
+        self,
+        data: dict[str, Any],
+        user_api_key_dict: UserAPIKeyAuth,  # noqa: ARG002  # LiteLLM passes it by name
+        response: Any,
+    ) -> Any:
+        """Take off the null keys that LiteLLM adds."""
+        pending: Final = data.get(PENDING_KEY)
+        if not isinstance(pending, Pending) or not hasattr(response, "output"):
+            return response
+        return strip_body(pending, response)
+
+    async def async_post_call_response_headers_hook(
+        self,
+        data: dict[str, Any],
+        user_api_key_dict: UserAPIKeyAuth,  # noqa: ARG002  # LiteLLM passes it by name
+        response: Any,
+        request_headers: dict[str, str] | None = None,  # noqa: ARG002  # LiteLLM passes it by name
+        litellm_call_info: dict[str, Any] | None = None,  # noqa: ARG002  # LiteLLM passes it by name
+    ) -> dict[str, str] | None:
+        """`x-litellm-compaction` and its companions on every answered compaction."""
+        pending: Final = data.get(PENDING_KEY)
+        return pending.headers() if isinstance(pending, Pending) and response is not None else None
+
+
+def _metadata(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    return kwargs.get("litellm_metadata") or kwargs.get("metadata") or {}
+
+
+def _caller(metadata: Mapping[str, Any]) -> Caller:
+    return Caller(
+        metadata.get("user_api_key_hash") or metadata.get("user_api_key"),
+        metadata.get("user_api_key_team_id"),
+        metadata.get("user_api_key_user_id"),
+    )
+
+
+def _application(request: CompactionRequest, data: Mapping[str, Any]) -> str | None:
+    """The instructions of a /responses/compact call, which OpenAI documents as input to the pass. With a trigger they
+    are those of the agent's next turn, and only tempt a model to go on working."""
+    instructions: Final = data.get("instructions")
+    return instructions if request.origin == "compact" and isinstance(instructions, str) else None

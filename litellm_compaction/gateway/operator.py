@@ -1,0 +1,124 @@
+"""What the operator wrote, read from where LiteLLM keeps it: settings, keys, who compacts for a model group."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import litellm
+
+from litellm_compaction.envelope.sealing import KeyRing
+from litellm_compaction.settings import Settings, merge_settings, parse_settings
+
+if TYPE_CHECKING:
+    from litellm.router import Router
+
+log: Final = logging.getLogger("litellm_compaction")
+SECTION: Final = "litellm_compaction"
+WHERE: Final = f"callback_settings.{SECTION}"
+MODEL_SECTION: Final = "compaction"
+_OPENAI_BASES: Final = ("https://api.openai.com", "http://api.openai.com")
+# With neither salt key nor master key a proxy has no secret and no tenants: items are sealed against damage only.
+_NO_SECRET: Final = "litellm-compaction without a secret"  # noqa: S105  # says that there is none
+
+Mode = Literal["own", "native"]
+
+
+class Operator:
+    """The settings of one proxy process. Raises SettingsError when built from settings that cannot be used."""
+
+    def __init__(self, values: object, config: Mapping[str, Any]) -> None:
+        self._values: Final = values
+        self.settings: Final = parse_settings(values, WHERE)
+        self._by_model: dict[str, tuple[object, Settings]] = {}
+        self._ring: KeyRing | None = None
+        # LiteLLM has read the config file by the time it loads callbacks: a wrong value stops the proxy now.
+        for model in config.get("model_list") or ():
+            if isinstance(model, Mapping):
+                self._merge(str(model.get("model_name")), _model_values(model))
+
+    @classmethod
+    def from_litellm(cls) -> Operator:
+        """From `litellm.callback_settings` and, inside a proxy, the config file it was started with."""
+        values: Final = (litellm.callback_settings or {}).get(SECTION)
+        proxy: Final = sys.modules.get("litellm.proxy.proxy_server")
+        config: Final = getattr(proxy, "proxy_config", None)
+        return cls(values, config.get_config_state() if config is not None else {})
+
+    def settings_for(self, router: Router | None, group: str) -> Settings:
+        """The group's own settings over the global ones; the first of its deployments that has any speaks."""
+        if router is None:
+            return self.settings
+        for deployment in router.get_model_list(model_name=group) or ():
+            own = _model_values(dict(deployment))
+            if own is not None:
+                return self._merge(group, own)
+        return self.settings
+
+    def _merge(self, model: str, own: object) -> Settings:
+        if own is None:
+            return self.settings
+        known: Final = self._by_model.get(model)
+        if known is not None and known[0] == own:
+            return known[1]
+        merged: Final = merge_settings(self._values, own, model)
+        self._by_model[model] = (own, merged)
+        return merged
+
+    @property
+    def ring(self) -> KeyRing:
+        """Keys, derived at the first use: LiteLLM sets its master key after it has loaded callbacks."""
+        if self._ring is None:
+            self._ring = KeyRing(self.settings.keys or [_derived_secret()])
+        return self._ring
+
+
+def _model_values(model: Mapping[str, Any]) -> object:
+    return (model.get("model_info") or {}).get(MODEL_SECTION)
+
+
+def _derived_secret() -> str:
+    proxy: Final = sys.modules.get("litellm.proxy.proxy_server")
+    secret: Final = os.environ.get("LITELLM_SALT_KEY") or getattr(proxy, "master_key", None)
+    if isinstance(secret, str) and secret:
+        return secret
+    log.warning(
+        "neither LITELLM_SALT_KEY nor a master key is set: compaction items are protected against damage, "
+        "not against reading. Set LITELLM_SALT_KEY, or %s.keys.",
+        WHERE,
+    )
+    return _NO_SECRET
+
+
+def resolve_mode(settings: Settings, router: Router | None, group: str) -> Mode:
+    """Who compacts for a group: `auto` is native only where all of it is api.openai.com with one and the same key."""
+    if settings.mode != "auto":
+        return settings.mode
+    deployments: Final = (router.get_model_list(model_name=group) if router else None) or []
+    params: Final = [_params(dict(deployment)) for deployment in deployments]
+    native: Final = bool(params) and all(_is_openai(entry) for entry in params)
+    return "native" if native and len({entry.get("api_key") for entry in params}) == 1 else "own"
+
+
+def _params(deployment: dict[str, Any]) -> Mapping[str, Any]:
+    return deployment.get("litellm_params") or {}
+
+
+def _is_openai(params: Mapping[str, Any]) -> bool:
+    model: Final = str(params.get("model", ""))
+    provider: Final = params.get("custom_llm_provider") or (
+        model.partition("/")[0] if "/" in model else "openai" if model in litellm.open_ai_chat_completion_models else ""
+    )
+    base: Final = (
+        params.get("api_base")
+        or params.get("base_url")
+        or litellm.api_base
+        or os.environ.get("OPENAI_BASE_URL")
+        or os.environ.get("OPENAI_API_BASE")
+        or _OPENAI_BASES[0]
+    )
+    bridged: Final = bool(params.get("use_chat_completions_api"))
+    return provider == "openai" and not bridged and str(base).startswith(_OPENAI_BASES)

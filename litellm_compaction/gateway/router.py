@@ -1,0 +1,178 @@
+"""The summariser over LiteLLM's router: the caller's identity, the model's profile, errors told apart."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import litellm
+
+from litellm_compaction.budget.counting import estimate_tokens
+from litellm_compaction.compaction.answer import Reply, Usage
+from litellm_compaction.compaction.engine import Overflow, StyleRefused
+from litellm_compaction.compaction.prompt import Style
+
+if TYPE_CHECKING:
+    from litellm.router import Router
+
+COMPACTION_TAG: Final = "compaction"
+# Metadata that tells LiteLLM who pays and who may. What the outer request's routing wrote must not come along: the
+# inner call would be logged under the wrong deployment.
+_IDENTITY_PREFIX: Final = "user_api_key"
+_IDENTITY_KEYS: Final = frozenset({"requester_ip_address", "requester_metadata", "spend_logs_metadata", "user_agent"})
+_REFUSED_FORM: Final = re.compile(
+    r"(tool|function.?call|response_format|json_schema|structured output)"
+    r".{0,160}(not support|unsupported|n't support|not allowed|not available|unavailable|not enabled|requires|unknown)"
+    r"|(unsupported|unknown|unrecognized|not support|n't support|no endpoints).{0,160}"
+    r"(tool|function.?call|response_format|json_schema|structured output)",
+    re.IGNORECASE | re.DOTALL,
+)
+_REQUEST_ERRORS: Final = frozenset({400, 404, 405, 422, 500, 501})
+
+
+def current_router() -> Router | None:
+    """The proxy's router; looked up each time, it is replaced on a reload."""
+    from litellm.proxy import proxy_server
+
+    return proxy_server.llm_router
+
+
+def is_served(router: Router, group: str, team: str | None) -> bool:
+    """Whether LiteLLM would route a request for this name at all."""
+    return (
+        router.is_recognized_model(group)
+        or (team is not None and router.map_team_model(group, team) is not None)
+        or group in router.team_public_model_names
+        or group in router.deployment_names
+        or router.default_deployment is not None
+        or router.router_general_settings.pass_through_all_models
+        or bool(router.pattern_router.get_pattern(group))
+    )
+
+
+def routed_name(router: Router, group: str, team: str | None) -> str:
+    """The name LiteLLM's router knows: a team's public model name stands for one of the team's own."""
+    return (router.map_team_model(group, team) if team is not None else None) or group
+
+
+def inner_metadata(outer: Mapping[str, Any]) -> dict[str, Any]:
+    """The caller's identity for an inner call: a copy, since LiteLLM writes into what it is given."""
+    kept: Final = {
+        key: _copied(value) for key, value in outer.items() if key.startswith(_IDENTITY_PREFIX) or key in _IDENTITY_KEYS
+    }
+    tags: Final = outer.get("tags")
+    return {**kept, "tags": [*(tags if isinstance(tags, list) else []), COMPACTION_TAG]}
+
+
+def _copied(value: object) -> object:
+    return copy.deepcopy(value) if isinstance(value, dict | list) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a model group can do, as far as LiteLLM's catalogue or the operator says."""
+
+    first_style: Style = Style.TOOL
+    images: bool = True
+
+
+def read_profile(router: Router, group: str) -> Profile:
+    """The profile of a group: what any of its deployments lacks, the group lacks. What nobody says, it can."""
+    deployments: Final = router.get_model_list(model_name=group) or []
+    infos: Final = [_deployment_info(dict(deployment)) for deployment in deployments]
+    tools: Final = all(info.get("supports_function_calling") is not False for info in infos)
+    schema: Final = all(info.get("supports_response_schema") is not False for info in infos)
+    images: Final = all(info.get("supports_vision") is not False for info in infos)
+    return Profile(Style.TOOL if tools else Style.SCHEMA if schema else Style.TEXT, images)
+
+
+def _deployment_info(deployment: dict[str, Any]) -> dict[str, Any]:
+    own: Final = {key: value for key, value in (deployment.get("model_info") or {}).items() if value is not None}
+    model: Final = own.get("base_model") or deployment.get("litellm_params", {}).get("model", "")
+    # The catalogue writes only what a model can do; an entry that is there and silent on tools has none.
+    known: Final = litellm.model_cost.get(model) or litellm.model_cost.get(model.partition("/")[2])
+    if known is None or known.get("mode") not in {"chat", "responses"}:
+        return own
+    said: Final = ("supports_function_calling", "supports_response_schema", "supports_vision")
+    return {**{key: bool(known.get(key)) for key in said}, **own}
+
+
+class RouterSummarizer:
+    """One inference through LiteLLM's router: its retries, fallbacks, load balancing and cooldowns apply."""
+
+    def __init__(self, router: Router, group: str, metadata: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+        self._router: Final = router
+        self._group: Final = group
+        self._metadata: Final = metadata
+        self._extra: Final = extra
+
+    async def __call__(self, messages: list[dict[str, Any]], parameters: dict[str, Any]) -> Reply:
+        try:
+            # Any: LiteLLM's overloads want TypedDicts, plain dicts are what it reads.
+            call: Final[Any] = self._router.acompletion
+            response: Final = await call(
+                model=self._group,
+                messages=messages,
+                stream=False,
+                metadata=inner_metadata(self._metadata),
+                **self._extra,
+                **parameters,
+            )
+        except litellm.exceptions.ContextWindowExceededError as error:
+            raise Overflow(type(error).__name__) from error
+        except Exception as error:
+            if parameters and _refuses_form(error):
+                raise StyleRefused(error) from error
+            raise
+        reply: Final = read_reply(response.model_dump())
+        return reply if reply.usage.total_tokens else replace(reply, usage=_estimate_usage(messages, reply))
+
+
+def _refuses_form(error: Exception) -> bool:
+    if isinstance(error, litellm.exceptions.UnsupportedParamsError):
+        return True
+    status: Final = getattr(error, "status_code", None)
+    return status in _REQUEST_ERRORS and _REFUSED_FORM.search(str(error)) is not None
+
+
+def read_reply(body: Mapping[str, Any]) -> Reply:
+    """LiteLLM's chat completion as a Reply. A reply without choices is an empty one."""
+    choice: Final = (body.get("choices") or [{}])[0]
+    message: Final = choice.get("message") or {}
+    calls: Final = tuple(
+        (function.get("name") or "", function.get("arguments") or "")
+        for call in message.get("tool_calls") or ()
+        if isinstance(function := call.get("function"), dict)
+    )
+    content: Final = message.get("content")
+    return Reply(
+        calls=calls,
+        text=content if isinstance(content, str) else "",
+        finish_reason=choice.get("finish_reason") or "stop",
+        usage=_read_usage(body.get("usage") or {}),
+    )
+
+
+def _estimate_usage(messages: list[dict[str, Any]], reply: Reply) -> Usage:
+    """For a backend that reports no usage: a compaction is never free, and clients reckon with what they are told."""
+    written: Final = reply.text + "".join(arguments for _, arguments in reply.calls)
+    texts: Final = [part for message in messages for part in _texts(message["content"])]
+    return Usage(sum(map(estimate_tokens, texts)), max(1, estimate_tokens(written)))
+
+
+def _texts(content: str | list[dict[str, Any]]) -> list[str]:
+    return [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
+
+
+def _read_usage(usage: Mapping[str, Any]) -> Usage:
+    prompt: Final = usage.get("prompt_tokens_details") or {}
+    completion: Final = usage.get("completion_tokens_details") or {}
+    return Usage(
+        input_tokens=int(usage.get("prompt_tokens") or 0),
+        output_tokens=int(usage.get("completion_tokens") or 0),
+        cached_tokens=int(prompt.get("cached_tokens") or 0),
+        reasoning_tokens=int(completion.get("reasoning_tokens") or 0),
+    )

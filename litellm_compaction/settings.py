@@ -1,0 +1,204 @@
+"""The operator's settings: one validated model, resolved once, global values under per-model ones.
+
+Source: `callback_settings.litellm_compaction` and `model_list[].model_info.compaction` (contract, section 2).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+
+from litellm_compaction.errors import SettingsError
+
+_ENVIRONMENT: Final = "os.environ/"
+_SECRET_KEYS: Final = frozenset({"keys"})
+
+PositiveInt = Annotated[StrictInt, Field(ge=1)]
+Threshold = Literal["auto"] | PositiveInt | Annotated[float, Field(strict=True, gt=0, lt=1)]
+Secret = Annotated[StrictStr, Field(min_length=1)]
+
+
+class Settings(BaseModel):
+    """All settings of one model group, in tokens and seconds where a unit applies."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    summary_model: Annotated[StrictStr, Field(min_length=1)] | None = Field(
+        None, description="Model group that writes summaries; null: the model the client named."
+    )
+    mode: Literal["auto", "own", "native"] = Field("auto", description="Who compacts: this plugin or the backend.")
+    max_attempts: Annotated[StrictInt, Field(ge=1, le=10)] = Field(3, description="Inferences per compaction at most.")
+    trim_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(0.2, description="Share dropped after an overflow.")
+    oversize: Literal["fold", "trim"] = Field("fold", description="What to do with a transcript that cannot fit.")
+    max_passes: PositiveInt = Field(8, description="Windows of one fold at most.")
+    failure_status: Literal[400, 500] = Field(400, description="HTTP status of `compaction_failed`.")
+    deadline_seconds: Annotated[float, Field(gt=0, le=86400)] = Field(
+        240, description="Wall-clock limit of one compaction, all attempts together."
+    )
+    context: PositiveInt | None = Field(None, description="C, total context window, shared by input and output.")
+    output: PositiveInt | None = Field(None, description="O, maximum output tokens.")
+    max_input: PositiveInt | None = Field(None, description="The model's own input limit, below C - O.")
+    threshold: Threshold = Field("auto", description="T: `auto`, tokens, or a fraction of C.")
+    threshold_rule: Literal["seed", "smooth"] = Field("seed", description="Rule that derives T.")
+    auto_compact: StrictBool = Field(default=False, description="Compact at T even when not asked.")
+    enforce_budget: StrictBool = Field(default=True, description="Refuse what cannot fit, clamp the output.")
+    keep_recent_tokens: Annotated[StrictInt, Field(ge=0)] = Field(
+        20_000, description="Newest items kept verbatim beside the summary."
+    )
+    retained_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.4, description="Ceiling of all verbatim-kept items, as a share of C."
+    )
+    user_message_tokens: Annotated[StrictInt, Field(ge=0)] = Field(
+        64_000, description="User messages returned verbatim by /responses/compact, newest first."
+    )
+    ledger: StrictBool = Field(default=True, description="Add to every summary what the transcript says by itself.")
+    on_failure: Literal["error", "ledger"] = Field("error", description="No valid summary: error, or the ledger.")
+    seal: StrictBool = Field(default=True, description="Encrypt items; false: readable JSON.")
+    keys: Annotated[tuple[Secret, ...], Field(min_length=1)] | None = Field(
+        None, description="Secrets, newest first; the first seals, all open."
+    )
+    bind: Literal["team", "user", "key", "none"] = Field("team", description="Who may open an item.")
+    foreign_items: Literal["reject", "note"] = Field("reject", description="An item this plugin cannot open.")
+    misplaced_trigger: Literal["reject", "normalize"] = Field("reject", description="A trigger that is not last.")
+    summary_role: Literal["user", "developer", "tool"] = Field("user", description="Role of the restored summary.")
+    instructions: Annotated[StrictStr, Field(min_length=1)] | None = Field(
+        None, description="Replaces the summary instructions; `{default}` stands for the built-in text."
+    )
+    speculate: StrictBool = Field(default=False, description="Prepare the summary ahead of the threshold.")
+    cache: StrictStr | None = Field(None, description="Shared store for single-flight; null: LiteLLM's cache.")
+
+
+# Keys whose effect comes with a later issue: naming one is refused, except with the value that says what
+# happens today anyway. Without this an operator would believe in a protection that is not there.
+_ANY: Final = object()
+NOT_SUPPORTED_YET: Final[Mapping[str, object]] = {
+    "trim_fraction": _ANY,
+    "oversize": _ANY,
+    "max_passes": _ANY,
+    "output": _ANY,
+    "max_input": _ANY,
+    "threshold": _ANY,
+    "threshold_rule": _ANY,
+    "auto_compact": False,
+    "enforce_budget": False,
+    "ledger": False,
+    "on_failure": "error",
+    "speculate": False,
+    "cache": None,
+}
+
+
+def parse_settings(values: object, where: str) -> Settings:
+    """Validate one mapping of settings. `where` names it in messages (`callback_settings.litellm_compaction`).
+
+    Raises SettingsError naming the key, the value and the allowed range.
+    """
+    return _validate(_resolve(values, where), where)
+
+
+def merge_settings(global_values: object, model_values: object, model: str) -> Settings:
+    """Settings of one model group: its own values over the global ones."""
+    where: Final = f"model_info.compaction of {model!r}"
+    own: Final = _resolve(model_values, where)
+    # `keys` and `cache` belong to the proxy, not to a model: an item must open whatever model reads it.
+    for key in ("keys", "cache"):
+        if key in own:
+            raise SettingsError(f"{where}: {key!r} can only be set under callback_settings.litellm_compaction")
+    _validate(own, where)
+    return _validate({**_resolve(global_values, "callback_settings.litellm_compaction"), **own}, where)
+
+
+def _resolve(values: object, where: str) -> dict[str, object]:
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise SettingsError(f"{where}: expected a mapping of settings, got {type(values).__name__}")
+    return {str(key): _from_environment(value, f"{where}.{key}") for key, value in values.items()}
+
+
+def _from_environment(value: object, where: str) -> object:
+    if isinstance(value, list | tuple):
+        return [_from_environment(entry, where) for entry in value]
+    if not isinstance(value, str) or not value.startswith(_ENVIRONMENT):
+        return value
+    name: Final = value.removeprefix(_ENVIRONMENT)
+    found: Final = os.environ.get(name)
+    if found is None:
+        raise SettingsError(f"{where}: environment variable {name!r} is not set")
+    return _typed(found)
+
+
+def _typed(text: str) -> object:
+    """An environment value as YAML would have read it: numbers and booleans are not strings."""
+    lowered: Final = text.strip().lower()
+    if lowered in {"true", "false"}:
+        return lowered == "true"
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _validate(values: dict[str, object], where: str) -> Settings:
+    _refuse_unknown(values, where)
+    _refuse_not_yet(values, where)
+    keys: Final = values.get("keys")
+    if isinstance(keys, list):
+        # A secret of digits only came back from the environment as a number.
+        values = {**values, "keys": [str(key) if isinstance(key, int | float) else key for key in keys]}
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        first: Final = error.errors(include_url=False)[0]
+        key: Final = str(first["loc"][0]) if first["loc"] else "?"
+        shown: Final = "(hidden)" if key in _SECRET_KEYS else repr(values.get(key))
+        raise SettingsError(f"{where}.{key}: {shown} is not allowed: {_allowed(key, first['msg'])}") from None
+
+
+def _refuse_unknown(values: Mapping[str, object], where: str) -> None:
+    for key in values:
+        if key not in Settings.model_fields:
+            known = ", ".join(sorted(Settings.model_fields))
+            raise SettingsError(f"{where}.{key}: unknown setting (value {values[key]!r}); known settings: {known}")
+
+
+def _refuse_not_yet(values: Mapping[str, object], where: str) -> None:
+    for key, today in NOT_SUPPORTED_YET.items():
+        if key not in values:
+            continue
+        # Validated first: an impossible value is named as impossible, not as something for later.
+        _check_one(key, values[key], where)
+        if today is _ANY or values[key] != today:
+            raise SettingsError(f"{where}.{key}: {values[key]!r} is not supported yet; leave the key out")
+    if values.get("summary_model") == "ledger":
+        raise SettingsError(f"{where}.summary_model: 'ledger' is not supported yet")
+
+
+def _check_one(key: str, value: object, where: str) -> Any:
+    try:
+        return getattr(Settings.model_validate({key: value}), key)
+    except ValidationError as error:
+        message: Final = _allowed(key, error.errors(include_url=False)[0]["msg"])
+        raise SettingsError(f"{where}.{key}: {value!r} is not allowed: {message}") from None
+
+
+_RANGES: Final[Mapping[str, str]] = {
+    "max_attempts": "an integer from 1 to 10",
+    "trim_fraction": "a number between 0 and 1",
+    "max_passes": "an integer of at least 1",
+    "failure_status": "400 or 500",
+    "deadline_seconds": "seconds, more than 0 and at most 86400",
+    "threshold": "'auto', a number of tokens of at least 1, or a fraction between 0 and 1",
+    "retained_fraction": "a number between 0 and 1",
+    "keys": "a list of at least one secret",
+}
+
+
+def _allowed(key: str, message: str) -> str:
+    allowed: Final = _RANGES.get(key)
+    return f"allowed is {allowed}" if allowed else message[:1].lower() + message[1:]
