@@ -116,19 +116,19 @@ def _resolve(values: object, where: str) -> dict[str, object]:
         return {}
     if not isinstance(values, Mapping):
         raise SettingsError(f"{where}: expected a mapping of settings, got {type(values).__name__}")
-    return {str(key): _from_environment(value, f"{where}.{key}") for key, value in values.items()}
+    return {str(key): _from_environment(str(key), value, f"{where}.{key}") for key, value in values.items()}
 
 
-def _from_environment(value: object, where: str) -> object:
+def _from_environment(key: str, value: object, where: str) -> object:
     if isinstance(value, list | tuple):
-        return [_from_environment(entry, where) for entry in value]
+        return [_from_environment(key, entry, where) for entry in value]
     if not isinstance(value, str) or not value.startswith(_ENVIRONMENT):
         return value
     name: Final = value.removeprefix(_ENVIRONMENT)
     found: Final = os.environ.get(name)
     if found is None:
         raise SettingsError(f"{where}: environment variable {name!r} is not set")
-    return _typed(found)
+    return found if key in _SECRET_KEYS else _typed(found)
 
 
 def _typed(text: str) -> object:
@@ -147,10 +147,6 @@ def _typed(text: str) -> object:
 def _validate(values: dict[str, object], where: str) -> Settings:
     _refuse_unknown(values, where)
     _refuse_not_yet(values, where)
-    keys: Final = values.get("keys")
-    if isinstance(keys, list):
-        # A secret of digits only came back from the environment as a number.
-        values = {**values, "keys": [str(key) if isinstance(key, int | float) else key for key in keys]}
     try:
         return Settings.model_validate(values)
     except ValidationError as error:

@@ -10,6 +10,7 @@
 | any    | backend refuses the form of the request | the same state in the next style (no inference)  |
 | any    | backend refuses the last style          | its error, unchanged                             |
 | any    | transcript over the backend's window    | CompactionFailed                                 |
+| any    | backend down or broken                  | CompactionFailed                                 |
 | any    | any other error                         | that error, unchanged                            |
 | any    | deadline                                | CompactionTimeout                                |
 
@@ -43,11 +44,15 @@ class Overflow(Exception):
     """The backend says that the request does not fit its window."""
 
 
+class BackendFailed(Exception):
+    """The backend could not answer at all, for a reason that is neither the caller's nor the request's."""
+
+
 class Summarizer(Protocol):
     """One inference of the summarising model.
 
-    Takes chat messages and the parameters that force the answer's form. Raises StyleRefused, Overflow, or the host's
-    own error unchanged.
+    Takes chat messages and the parameters that force the answer's form. Raises StyleRefused, Overflow, BackendFailed,
+    or the host's own error unchanged (rate limits, access, unknown models).
     """
 
     async def __call__(self, messages: list[dict[str, Any]], parameters: dict[str, Any]) -> Reply: ...
@@ -84,6 +89,8 @@ async def summarize(
     except Overflow as overflow:
         reason: Final = f"the transcript does not fit the summarising model's window ({overflow})."
         raise CompactionFailed(reason, policy.failure_status) from None
+    except BackendFailed as failed:
+        raise CompactionFailed(f"the summarising model's backend failed: {failed}", policy.failure_status) from failed
     except TimeoutError:
         if not deadline.expired():
             raise  # the backend's own timeout is its own error

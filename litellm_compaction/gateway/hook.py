@@ -143,6 +143,8 @@ class CompactionHandler(CustomLogger):
             application=_application(request, data),
             extra={key: data.pop(key) for key in _ROUTING_KEYS if key in data},
         )
+        if request.origin == "compact":
+            data.pop("stream", None)  # this door never streams; LiteLLM would try to read its answer as a stream
         data["input"] = expansion.items
         data["num_retries"] = 0
         data["user_config"] = delivery_router_config(group)

@@ -12,7 +12,7 @@ import litellm
 
 from litellm_compaction.budget.counting import estimate_tokens
 from litellm_compaction.compaction.answer import Reply, Usage
-from litellm_compaction.compaction.engine import Overflow, StyleRefused
+from litellm_compaction.compaction.engine import BackendFailed, Overflow, StyleRefused
 from litellm_compaction.compaction.prompt import Style
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ _REFUSED_FORM: Final = re.compile(
     r"(tool|function.?call|response_format|json_schema|structured output)",
     re.IGNORECASE | re.DOTALL,
 )
+_CALLERS_STATUSES: Final = frozenset({401, 402, 403, 404, 429})
+# Carries no status of its own; the proxy gives it one.
+_CALLERS_ERRORS: Final = (litellm.exceptions.BudgetExceededError,)
+_SHOWN_CHARACTERS: Final = 500
 _REQUEST_ERRORS: Final = frozenset({400, 404, 405, 422, 500, 501})
 
 
@@ -126,9 +130,17 @@ class RouterSummarizer:
         except Exception as error:
             if parameters and _refuses_form(error):
                 raise StyleRefused(error) from error
-            raise
+            if _is_callers(error):
+                raise
+            raise BackendFailed(str(getattr(error, "message", error))[:_SHOWN_CHARACTERS]) from error
         reply: Final = read_reply(response.model_dump())
         return reply if reply.usage.total_tokens else replace(reply, usage=_estimate_usage(messages, reply))
+
+
+def _is_callers(error: Exception) -> bool:
+    """Rate limit, authentication, permission, unknown model, budget: answered as LiteLLM answers them. The rest gets
+    the status of `compaction_failed`: Codex repeats a 500 fifteen times."""
+    return isinstance(error, _CALLERS_ERRORS) or getattr(error, "status_code", None) in _CALLERS_STATUSES
 
 
 def _refuses_form(error: Exception) -> bool:

@@ -1,0 +1,36 @@
+"""Fixtures of all layers. A proxy takes about ten seconds to start, so one serves a whole session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.backend import ScriptedBackend, running_backend
+from tests.support.proxy import LiveProxy, base_config, running_proxy
+
+
+@pytest.fixture(scope="session")
+def shared_backend() -> Iterator[ScriptedBackend]:
+    with running_backend() as backend:
+        yield backend
+
+
+@pytest.fixture(scope="session")
+def shared_proxy(shared_backend: ScriptedBackend) -> Iterator[LiveProxy]:
+    with running_proxy(base_config(shared_backend.url)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def backend(shared_backend: ScriptedBackend) -> Iterator[ScriptedBackend]:
+    """The provider behind `proxy`; whatever it did not expect fails the test."""
+    shared_backend.reset()
+    yield shared_backend
+    shared_backend.verify()
+
+
+@pytest.fixture
+def proxy(shared_proxy: LiveProxy) -> LiveProxy:
+    """A proxy with default settings."""
+    return shared_proxy
