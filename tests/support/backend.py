@@ -41,6 +41,7 @@ _MEMBERS: Final = frozenset(
         "service_tier",
         "prompt_cache_key",
         "verbosity",
+        "web_search_options",  # what LiteLLM makes of the web_search tool that Codex brings
     }
 )
 _IMAGE: Final = re.compile(r"^data:image/(jpeg|png|webp|gif);base64,(.+)$", re.DOTALL)
