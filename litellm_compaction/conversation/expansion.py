@@ -59,11 +59,6 @@ class Expansion:
     summaries: frozenset[int] = frozenset()
 
 
-def has_compaction_items(items: Sequence[RawItem]) -> bool:
-    """One look at every item, nothing else: the ordinary request pays for no more."""
-    return any(item.get("type") in COMPACTION_TYPES for item in items)
-
-
 def expand_items(
     raw_items: Sequence[RawItem], open_item: Opener, role: SummaryRole = "user", *, chained: bool = False
 ) -> Expansion:

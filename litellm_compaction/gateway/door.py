@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from litellm_compaction.conversation.expansion import has_compaction_items
-from litellm_compaction.conversation.items import TRIGGER_TYPE, RawItem, normalize_input
+from litellm_compaction.conversation.items import COMPACTION_TYPES, TRIGGER_TYPE, RawItem, normalize_input
 from litellm_compaction.errors import OutputLimitTooSmall, TooManyTriggers, TriggerNotLast, TriggerOnCompact
 
 # LiteLLM's names of the two routes; `responses` is what older versions say.
@@ -15,6 +14,7 @@ RESPONSES_CALLS: Final = frozenset({"aresponses", "responses"})
 COMPACT_CALLS: Final = frozenset({"acompact_responses", "compact_responses"})
 # OpenAI refuses a trigger beside a smaller limit (facts/openai.md 2.1): the summary would be cut.
 _MIN_OUTPUT_TOKENS: Final = 20_000
+_CONTROLS: Final = COMPACTION_TYPES | {TRIGGER_TYPE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +36,36 @@ class ReplayRequest:
 Request = CompactionRequest | ReplayRequest
 
 
+def concerns_plugin(call_type: str, data: Mapping[str, Any]) -> bool:
+    """Whether a request has anything in it for the plugin: one look at each item's type, no more."""
+    if call_type in COMPACT_CALLS:
+        return True
+    given: Final = data.get("input")
+    if call_type not in RESPONSES_CALLS or not isinstance(given, list | Mapping):
+        return False
+    items: Final = given if isinstance(given, list) else [given]
+    return any(isinstance(item, Mapping) and _is_control(item.get("type")) for item in items)
+
+
+def _is_control(item_type: object) -> bool:
+    return isinstance(item_type, str) and item_type in _CONTROLS
+
+
 def classify_request(call_type: str, data: Mapping[str, Any], *, normalize_trigger: bool) -> Request | None:
     """What the plugin has to do with a request, None for nothing.
 
     Raises TooManyTriggers, TriggerNotLast, OutputLimitTooSmall, TriggerOnCompact and InvalidInput.
     """
-    given: Final = data.get("input")
+    if not concerns_plugin(call_type, data):
+        return None
+    items: Final = normalize_input(data.get("input"))
+    triggers: Final = _triggers(items)
     if call_type in COMPACT_CALLS:
-        items: Final = normalize_input(given)
-        if _triggers(items):
+        if triggers:
             raise TriggerOnCompact
         return CompactionRequest("compact", items, stream=False)
-    if call_type not in RESPONSES_CALLS or not isinstance(given, list | Mapping):
-        return None
-    return _classify_responses(data, given, normalize_trigger=normalize_trigger)
-
-
-def _classify_responses(data: Mapping[str, Any], given: object, *, normalize_trigger: bool) -> Request | None:
-    if isinstance(given, list) and not any(
-        isinstance(entry, Mapping) and entry.get("type") in _CONTROLS for entry in given
-    ):
-        return None
-    items: Final = normalize_input(given)
-    triggers: Final = _triggers(items)
     if not triggers:
-        return ReplayRequest(items) if has_compaction_items(items) else None
+        return ReplayRequest(items)
     if not normalize_trigger:
         _check_trigger(items, triggers)
     limit: Final = data.get("max_output_tokens")
@@ -68,9 +73,6 @@ def _classify_responses(data: Mapping[str, Any], given: object, *, normalize_tri
         raise OutputLimitTooSmall
     transcript: Final = [item for item in items if item.get("type") != TRIGGER_TYPE]
     return CompactionRequest("trigger", transcript, stream=data.get("stream") is True)
-
-
-_CONTROLS: Final = frozenset({TRIGGER_TYPE, "compaction", "compaction_summary", "context_compaction"})
 
 
 def _triggers(items: Sequence[RawItem]) -> list[int]:

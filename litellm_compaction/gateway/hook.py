@@ -21,11 +21,10 @@ from litellm_compaction.envelope.sealing import Caller
 from litellm_compaction.errors import CompactionError, TriggerNotSupportedHere
 from litellm_compaction.gateway.delivery import client_for, delivery_router_config, register_delivery_model
 from litellm_compaction.gateway.door import (
-    COMPACT_CALLS,
-    RESPONSES_CALLS,
     CompactionRequest,
     Request,
     classify_request,
+    concerns_plugin,
 )
 from litellm_compaction.gateway.errors import CompactionProxyException
 from litellm_compaction.gateway.operator import Operator, resolve_mode
@@ -97,7 +96,7 @@ class CompactionHandler(CustomLogger):
     ) -> dict[str, Any] | None:
         """Classify the request; expand what it brings back; mark a compaction. None leaves it as it is."""
         group: Final = data.get("model")
-        if not isinstance(group, str) or call_type not in RESPONSES_CALLS | COMPACT_CALLS:
+        if not isinstance(group, str) or not concerns_plugin(call_type, data):
             return None
         caller: Final = Caller(user_api_key_dict.api_key, user_api_key_dict.team_id, user_api_key_dict.user_id)
         try:
@@ -164,9 +163,9 @@ class CompactionHandler(CustomLogger):
     ) -> dict[str, Any] | None:
         """Answer a marked compaction; keep triggers and items of other ways in from being dropped silently."""
         name: Final = "" if call_type is None else call_type.value
-        if name not in RESPONSES_CALLS | COMPACT_CALLS:
-            return None
         pending: Final = kwargs.pop(PENDING_KEY, None)
+        if not isinstance(pending, Pending) and not concerns_plugin(name, kwargs):
+            return None
         try:
             if isinstance(pending, Pending):
                 return await self._answer(pending, kwargs)
