@@ -146,7 +146,7 @@ def _signature(item: Item) -> str:
     if item.call_id is not None:
         return f"{item.type} {item.call_id}"
     if item.kind is Kind.MESSAGE:
-        return _digest([item.role, _plain(item.raw.get("content"))])
+        return _digest([item.type, item.role, _plain(item.raw.get("content"))])
     return _digest({key: value for key, value in item.raw.items() if key not in {"id", "status"}})
 
 
