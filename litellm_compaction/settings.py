@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
 from litellm_compaction.errors import SettingsError
 
@@ -19,6 +19,13 @@ _SECRET_KEYS: Final = frozenset({"keys"})
 PositiveInt = Annotated[StrictInt, Field(ge=1)]
 Threshold = Literal["auto"] | PositiveInt | Annotated[float, Field(strict=True, gt=0, lt=1)]
 Secret = Annotated[StrictStr, Field(min_length=1)]
+
+
+def _whole(value: object) -> object:
+    """Literals take 400.0 and True for their equals; a status is an integer."""
+    if type(value) is not int:
+        raise ValueError("not an integer")
+    return value
 
 
 class Settings(BaseModel):
@@ -31,11 +38,15 @@ class Settings(BaseModel):
     )
     mode: Literal["auto", "own", "native"] = Field("auto", description="Who compacts: this plugin or the backend.")
     max_attempts: Annotated[StrictInt, Field(ge=1, le=10)] = Field(3, description="Inferences per compaction at most.")
-    trim_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(0.2, description="Share dropped after an overflow.")
+    trim_fraction: Annotated[float, Field(strict=True, gt=0, lt=1)] = Field(
+        0.2, description="Share dropped after an overflow."
+    )
     oversize: Literal["fold", "trim"] = Field("fold", description="What to do with a transcript that cannot fit.")
     max_passes: PositiveInt = Field(8, description="Windows of one fold at most.")
-    failure_status: Literal[400, 500] = Field(400, description="HTTP status of `compaction_failed`.")
-    deadline_seconds: Annotated[float, Field(gt=0, le=86400)] = Field(
+    failure_status: Annotated[Literal[400, 500], BeforeValidator(_whole)] = Field(
+        400, description="HTTP status of `compaction_failed`."
+    )
+    deadline_seconds: Annotated[float, Field(strict=True, gt=0, le=86400)] = Field(
         240, description="Wall-clock limit of one compaction, all attempts together."
     )
     context: PositiveInt | None = Field(None, description="C, total context window, shared by input and output.")
@@ -48,7 +59,7 @@ class Settings(BaseModel):
     keep_recent_tokens: Annotated[StrictInt, Field(ge=0)] = Field(
         20_000, description="Newest items kept verbatim beside the summary."
     )
-    retained_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
+    retained_fraction: Annotated[float, Field(strict=True, gt=0, lt=1)] = Field(
         0.4, description="Ceiling of all verbatim-kept items, as a share of C."
     )
     user_message_tokens: Annotated[StrictInt, Field(ge=0)] = Field(
@@ -152,15 +163,23 @@ def _validate(values: dict[str, object], where: str) -> Settings:
     except ValidationError as error:
         first: Final = error.errors(include_url=False)[0]
         key: Final = str(first["loc"][0]) if first["loc"] else "?"
-        shown: Final = "(hidden)" if key in _SECRET_KEYS else repr(values.get(key))
-        raise SettingsError(f"{where}.{key}: {shown} is not allowed: {_allowed(key, first['msg'])}") from None
+        raise SettingsError(
+            f"{where}.{key}: {_shown(key, values)} is not allowed: {_allowed(key, first['msg'])}"
+        ) from None
 
 
 def _refuse_unknown(values: Mapping[str, object], where: str) -> None:
     for key in values:
         if key not in Settings.model_fields:
             known = ", ".join(sorted(Settings.model_fields))
-            raise SettingsError(f"{where}.{key}: unknown setting (value {values[key]!r}); known settings: {known}")
+            raise SettingsError(
+                f"{where}.{key}: unknown setting (value {_shown(key, values)}); known settings: {known}"
+            )
+
+
+def _shown(key: str, values: Mapping[str, object]) -> str:
+    """A value for a message; what is or may be meant as a secret is not shown."""
+    return "(hidden)" if any(word in key.lower() for word in ("key", "secret")) else repr(values.get(key))
 
 
 def _refuse_not_yet(values: Mapping[str, object], where: str) -> None:

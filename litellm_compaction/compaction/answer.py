@@ -132,4 +132,5 @@ def _check(value: dict[str, Any], refs: Collection[str]) -> Answer:
         raise InvalidAnswer(f"`retain_item_ids` names an unknown item {unknown[0]!r}.")
     if len(set(chosen)) != len(chosen):
         raise InvalidAnswer("`retain_item_ids` names an item twice.")
-    return Answer(summary.strip(), chosen)
+    # A lone surrogate, which some models write, is no text that could be sent on.
+    return Answer(summary.strip().encode("utf-8", "replace").decode(), chosen)

@@ -63,13 +63,14 @@ async def compact(
     ledger: Final = Ledger()
     answer: Final = await summarize(plan, summarizer, policy, ledger, task.application)
     summaries: Final = task.expansion.summaries
-    kept: Final = select_kept(plan, answer.retain, summaries)
+    selection: Final = select_kept(plan, answer.retain, summaries)
+    dropped: Final = plan.unseen + selection.left_out
     payload: Final = Payload(
         origin=task.origin,
         summary=answer.summary,
-        kept=kept,
+        kept=selection.kept,
         system=tuple(dict(raw) for raw in plan.system),
-        dropped=plan.unseen,
+        dropped=dropped,
         folded=_folded(task.expansion),
         model=task.model,
         created_at=now(),
@@ -83,9 +84,9 @@ async def compact(
         payload=payload,
         usage=ledger.usage,
         attempts=ledger.attempts,
-        dropped=plan.unseen,
+        dropped=dropped,
         tokens_before=plan.tokens,
-        tokens_after=_tokens_after(answer.summary, kept, plan, count),
+        tokens_after=_tokens_after(answer.summary, selection.kept, plan, count),
         user_messages=tuple(messages),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +13,8 @@ from litellm_compaction.conversation.pairs import Group, group_items
 from litellm_compaction.conversation.transcript import Block, item_ref, render_blocks
 from litellm_compaction.errors import NothingToCompact
 
+# Characters of all kept items together: OpenAI allows an item 20,971,520, and base64 takes a third.
+MAX_KEPT_BYTES: Final = 12_000_000
 # Gives the tokens of a text, exactly or estimated.
 Counter = Callable[[str], int]
 
@@ -57,7 +60,7 @@ def plan_compaction(
     Raises NothingToCompact, InvalidToolPairing and UnsupportedImage.
     """
     history: Final = [item for item in items if item.is_history]
-    if not any(not item.is_system for item in history):
+    if not any(not item.is_system or item.index in summaries for item in history):
         raise NothingToCompact
     blocks: Final = render_blocks(history, summaries)
     tokens: Final = {block.ref: count_block(block, count) for block in blocks}
@@ -73,7 +76,7 @@ def plan_compaction(
         forced=keepable & _forced(groups, history),
         recent=keepable & _recent(groups, sizes, ceilings.recent),
         blocks=blocks,
-        system=tuple(item.raw for item in history if item.is_system),
+        system=tuple(item.raw for item in history if item.is_system and item.index not in summaries),
         limits=ceilings,
         unseen=sum(item.kind is Kind.REFERENCE for item in history),
     )
@@ -92,12 +95,16 @@ def _can_keep(item: Item, summaries: Collection[int]) -> bool:
 
 def _forced(groups: Sequence[Group], history: Sequence[Item]) -> frozenset[int]:
     """Open calls and results nobody reacted to, files, and the user's last request while it is unanswered."""
-    spoken: Final = [item for item in history if not item.is_system and item.kind is not Kind.REASONING]
-    unanswered: Final = {item.index for item in spoken[-1:] if item.is_user}
+    said: Final = [item for item in history if item.is_user or item.is_assistant]
+    unanswered: Final = {item.index for item in said[-1:] if item.is_user}
     return frozenset(
         place
         for place, group in enumerate(groups)
-        if group.open or any(item.index in unanswered or has_file(item.raw.get("content")) for item in group.items)
+        if group.open
+        or any(
+            item.index in unanswered or has_file(item.raw.get("content")) or has_file(item.raw.get("output"))
+            for item in group.items
+        )
     )
 
 
@@ -112,24 +119,42 @@ def _recent(groups: Sequence[Group], sizes: Sequence[int], budget: int) -> froze
     return frozenset(kept)
 
 
-def select_kept(plan: Plan, retain: Collection[str], summaries: Collection[int]) -> tuple[dict[str, Any], ...]:
-    """Items kept verbatim, in their order: what must stay, the model's choice, the newest, under the ceiling.
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Items kept verbatim, in their order, and how many that should have been kept did not fit."""
 
-    Only whole groups. Over the ceiling the newest win, what must stay first.
+    kept: tuple[dict[str, Any], ...]
+    left_out: int
+
+
+def select_kept(plan: Plan, retain: Collection[str], summaries: Collection[int]) -> Selection:
+    """What must stay, the model's choice, the newest; under the ceiling of tokens and of what an item can hold.
+
+    Only whole groups. Over a ceiling the newest win, what must stay first.
     """
     chosen: Final = {
-        place for place, group in enumerate(plan.groups) if any(item_ref(item.index) in retain for item in group.items)
+        place
+        for place, group in enumerate(plan.groups)
+        if any(item_ref(item.index) in retain and _can_keep(item, summaries) for item in group.items)
     }
-    room = plan.limits.kept
+    tokens, size = plan.limits.kept, MAX_KEPT_BYTES
     kept: set[int] = set()
+    left_out = 0
     for wanted in (plan.forced, chosen, plan.recent):
         for place in sorted(wanted - kept, reverse=True):
-            if room is not None and plan.sizes[place] > room:
+            group_size = _bytes_of(plan.groups[place])
+            if group_size > size or (tokens is not None and plan.sizes[place] > tokens):
+                left_out += 0 if wanted is plan.recent else len(plan.groups[place].items)
                 continue
-            room = None if room is None else room - plan.sizes[place]
+            size -= group_size
+            tokens = None if tokens is None else tokens - plan.sizes[place]
             kept.add(place)
     members: Final = [item for place in kept for item in plan.groups[place].items if _can_keep(item, summaries)]
-    return tuple(_portable(item) for item in sorted(members, key=lambda item: item.index))
+    return Selection(tuple(_portable(item) for item in sorted(members, key=lambda item: item.index)), left_out)
+
+
+def _bytes_of(group: Group) -> int:
+    return sum(len(json.dumps(dict(item.raw), ensure_ascii=False)) for item in group.items)
 
 
 def _portable(item: Item) -> dict[str, Any]:

@@ -59,14 +59,15 @@ def read_parts(content: object, index: int) -> Iterator[Part]:
 
 
 def has_file(content: object) -> bool:
-    """Whether content holds a file, which no summary can stand for."""
+    """Whether content holds a file or audio, which no summary can stand for."""
     return isinstance(content, list | tuple) and any(
-        isinstance(part, Mapping) and part.get("type") == "input_file" for part in content
+        isinstance(part, Mapping) and part.get("type") in ("input_file", "input_audio") for part in content
     )
 
 
 def _read_part(part: Mapping[str, Any], index: int) -> Part:
-    kind: Final = part.get("type")
+    given: Final = part.get("type")
+    kind: Final = given if isinstance(given, str) else None
     if kind in _TEXT_TYPES or (kind is None and isinstance(part.get("text"), str)):
         return TextPart(_as_text(part.get("text", part.get("refusal", ""))))
     if kind in _IMAGE_TYPES:
@@ -74,6 +75,8 @@ def _read_part(part: Mapping[str, Any], index: int) -> Part:
     if kind == "input_file":
         name: Final = part.get("filename") or part.get("file_id") or part.get("file_url") or "unnamed"
         return TextPart(f"[file {name}; kept with the conversation, not shown here]")
+    if kind == "input_audio":
+        return TextPart("[audio; kept with the conversation, not shown here]")
     return TextPart(_as_text(part))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
@@ -51,8 +51,8 @@ Opener = Callable[[RawItem], Opened | RawItem]
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """`items`: the input without this plugin's items. `opened`: what stood there. `summaries`: indexes of the restored
-    summaries in `items`, which are no words of the user."""
+    """`items`: the input without this plugin's items. `opened`: what stood there. `summaries`: indexes in `items` of
+    what the plugin wrote itself, restored summaries and notes, which are no words of the user."""
 
     items: list[RawItem]
     opened: tuple[Opened, ...]
@@ -66,27 +66,34 @@ def expand_items(
 
     `chained`: the request has a `previous_response_id`, so an output may answer a call that is not in the input.
     """
-    slots: Final = [open_item(raw) if raw.get("type") in COMPACTION_TYPES else raw for raw in raw_items]
+    slots: Final = [open_item(raw) if _is_compaction(raw) else raw for raw in raw_items]
+    # What stands for a foreign item now is the plugin's own text.
+    notes: Final = {id(slot) for slot, raw in zip(slots, raw_items, strict=True) if slot is not raw}
     live: Final = _live(slots)
-    if not live:
-        return Expansion([slot for slot in slots if not isinstance(slot, Opened)], ())
     kept_slots: Final = _after_boundary(slots, live)
     own: Final = [slot for slot in kept_slots if not isinstance(slot, Opened)]
     items: list[RawItem] = []
-    restored: dict[int, bool] = {}  # identity of what came out of an item -> whether it is the summary
+    written: set[int] = set(notes)
+    restored: set[int] = set()
     for slot in kept_slots:
         if not isinstance(slot, Opened):
             items.append(slot)
         elif slot.digest in live:
             summary = write_summary(slot.state.summary, role, slot.digest)
             kept = _select_kept(slot, items, own)
-            restored.update({id(raw): True for raw in summary} | {id(raw): False for raw in kept})
+            written.update(map(id, summary))
+            restored.update(map(id, kept))
             items += [*summary, *kept]
             live.discard(slot.digest)
     opened: Final = tuple(slot for slot in kept_slots if isinstance(slot, Opened))
-    whole: Final = [*_system(opened, own), *items]
-    summaries: Final = frozenset(place for place, raw in enumerate(whole) if restored.get(id(raw)))
-    return Expansion(_without_orphans(whole, restored, chained=chained), opened, summaries)
+    if not opened and not notes:
+        return Expansion(list(raw_items), ())
+    return _without_orphans([*_system(opened, own), *items], opened, written, restored, chained=chained)
+
+
+def _is_compaction(raw: RawItem) -> bool:
+    item_type: Final = raw.get("type")
+    return isinstance(item_type, str) and item_type in COMPACTION_TYPES
 
 
 def _live(slots: Sequence[Opened | RawItem]) -> set[str]:
@@ -126,25 +133,42 @@ def _system(opened: Sequence[Opened], own: Sequence[RawItem]) -> list[RawItem]:
 
 
 def _select_kept(slot: Opened, before: Sequence[RawItem], own: Sequence[RawItem]) -> list[RawItem]:
-    # What the client kept itself is not said twice; of equal messages as many are left out as stand before.
-    there: Final = Counter(_signature(item) for item in classify_items(before) if item.kind is not Kind.CALL)
-    called: Final = {_signature(item) for item in classify_items(own) if item.kind in {Kind.CALL, Kind.OUTPUT}}
+    """What the item carries and the client does not already have."""
+    # Of equal messages as many are left out as stand before.
+    there: Final = Counter(_signature(item) for item in classify_items(before) if item.call_id is None)
+    called: Final = {(item.type, item.call_id): _action(item) for item in classify_items(own) if item.kind is Kind.CALL}
+    taken: dict[str, bool] = {}  # call id of a call the client has too -> whether it is the same call
     kept: list[RawItem] = []
     for item in classify_items(slot.state.kept):
-        signature = _signature(item)
-        if signature in called:
+        if item.kind is Kind.CALL and (item.type, item.call_id) in called:
+            taken[str(item.call_id)] = called[item.type, item.call_id] == _action(item)
+        if item.call_id in taken:
+            if not taken[item.call_id]:  # another call under the same id: some backends start again every turn
+                kept.append(_renamed(item, slot.digest))
             continue
-        if there[signature] > 0:
+        if item.call_id is None and there[signature := _signature(item)] > 0:
             there[signature] -= 1
             continue
         kept.append(item.raw)
     return kept
 
 
+def _action(item: Item) -> str:
+    """What a call asks for; what clients add to or drop from an item on the way does not count."""
+    return _digest([item.raw.get(member) for member in ("name", "arguments", "input", "action", "operation")])
+
+
+def _renamed(item: Item, digest: str) -> RawItem:
+    return {
+        key: f"{value}_{digest[:8]}"
+        if value == item.call_id and key in {"id", "call_id", "approval_request_id"}
+        else value
+        for key, value in item.raw.items()
+    }
+
+
 def _signature(item: Item) -> str:
     """What makes two items the same to a model: ids and annotations that clients drop on the way do not count."""
-    if item.call_id is not None:
-        return f"{item.type} {item.call_id}"
     if item.kind is Kind.MESSAGE:
         return _digest([item.type, item.role, _plain(item.raw.get("content"))])
     return _digest({key: value for key, value in item.raw.items() if key not in {"id", "status"}})
@@ -194,18 +218,56 @@ def write_summary(summary: str, role: SummaryRole, digest: str) -> list[RawItem]
     return [{"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}]
 
 
-def _without_orphans(raw_items: Sequence[RawItem], restored: Mapping[int, bool], *, chained: bool) -> list[RawItem]:
+def _without_orphans(
+    raw_items: Sequence[RawItem],
+    opened: tuple[Opened, ...],
+    written: Collection[int],
+    restored: Collection[int],
+    *,
+    chained: bool,
+) -> Expansion:
     """Every output after its call, every restored call with its output: a lone half becomes text, which no provider
-    refuses. The client's own open calls are its own business."""
+    refuses, behind the batch it stood in. The client's own open calls are its own business."""
     items: Final = classify_items(raw_items)
-    calls: Final = {item.call_id: item.index for item in items if item.kind is Kind.CALL}
-    outputs: Final = {item.call_id: item.index for item in items if item.kind is Kind.OUTPUT}
+    answered, lone_outputs = _match(items)
     whole: list[RawItem] = []
+    summaries: set[int] = set()
+    waiting: list[RawItem] = []
+
+    def flush() -> None:
+        summaries.update(range(len(whole), len(whole) + len(waiting)))
+        whole.extend(waiting)
+        waiting.clear()
+
     for item in items:
-        lone_output = item.kind is Kind.OUTPUT and calls.get(item.call_id, item.index) >= item.index and not chained
-        lone_call = item.kind is Kind.CALL and id(item.raw) in restored and outputs.get(item.call_id, -1) < item.index
-        whole.append(_as_text(item) if item.call_id and (lone_output or lone_call) else item.raw)
-    return whole
+        lone_call = item.kind is Kind.CALL and id(item.raw) in restored and item.index not in answered
+        if item.call_id and (lone_call or (item.index in lone_outputs and not chained)):
+            waiting.append(_as_text(item))
+            continue
+        if item.kind not in {Kind.CALL, Kind.OUTPUT}:
+            flush()
+        if id(item.raw) in written:
+            summaries.add(len(whole))
+        whole.append(item.raw)
+    flush()
+    return Expansion(whole, opened, frozenset(summaries))
+
+
+def _match(items: Sequence[Item]) -> tuple[set[int], set[int]]:
+    """Indexes of the calls that have an output, and of the outputs that have no call; ids may be used again."""
+    waiting: dict[str, list[int]] = {}
+    answered: set[int] = set()
+    lone: set[int] = set()
+    for item in items:
+        if item.call_id is None:
+            continue
+        if item.kind is Kind.CALL:
+            waiting.setdefault(item.call_id, []).append(item.index)
+        elif waiting.get(item.call_id):
+            answered.add(waiting[item.call_id].pop(0))
+        else:
+            lone.add(item.index)
+    return answered, lone
 
 
 def _as_text(item: Item) -> RawItem:

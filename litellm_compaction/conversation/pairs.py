@@ -84,7 +84,7 @@ def _batches(items: Sequence[Item]) -> dict[int, tuple[Item, ...]]:
             continue
         if item is not None and item.kind is Kind.REASONING and run:
             continue
-        batches.update({call.index: tuple(run) for call in run})
+        batches.update(dict.fromkeys((call.index for call in run), tuple(run)))
         run = []
     return batches
 

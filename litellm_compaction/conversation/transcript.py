@@ -17,7 +17,7 @@ from litellm_compaction.conversation.items import Item, Kind
 
 IMAGE_NOT_SHOWN: Final = "[image, not shown: the summarising model does not read images]"
 # Never shown: opaque to every model, or large binary that would be read as text.
-_HIDDEN_MEMBERS: Final = frozenset({"encrypted_content", "result", "id", "status", "image_url", "file_data"})
+_HIDDEN_MEMBERS: Final = frozenset({"encrypted_content", "result", "id", "status", "image_url", "file_data", "data"})
 # An earlier summary came back as a message, and is nobody's words.
 _SUMMARY_HEAD: Final[Mapping[str, str]] = {"type": "earlier_summary"}
 _CALL_MEMBERS: Final = ("arguments", "input", "action", "operation", "queries", "code", "query")
@@ -135,6 +135,8 @@ def _shown(value: object) -> object:
         }
     if isinstance(value, list | tuple):
         return [_shown(entry) for entry in value]
+    if isinstance(value, str) and value.startswith("data:") and ";base64," in value[:100]:
+        return f"[{len(value)} characters of base64, not shown]"
     return value
 
 

@@ -47,16 +47,27 @@ class BrokenPayload(ValueError):
     """Bytes that are no payload of a version this plugin knows."""
 
 
+class TooLarge(ValueError):
+    """A payload that would make an item which nobody can open."""
+
+
 def dump_payload(payload: Payload) -> bytes:
-    """The payload as JSON bytes. Lone surrogates (seen in tool output) are escaped, so any text survives."""
-    return json.dumps(payload.model_dump(), ensure_ascii=True, separators=(",", ":")).encode()
+    """The payload as JSON bytes. Lone surrogates (seen in tool output) pass, so any text survives.
+
+    Raises TooLarge over MAX_PLAIN_BYTES: such an item could not be opened again.
+    """
+    plain: Final = json.dumps(payload.model_dump(), ensure_ascii=False, separators=(",", ":"))
+    encoded: Final = plain.encode("utf-8", "surrogatepass")
+    if len(encoded) > MAX_PLAIN_BYTES:
+        raise TooLarge
+    return encoded
 
 
 def load_payload(plain: bytes) -> Payload:
     """Raises BrokenPayload."""
     try:
-        # json, not pydantic's parser: the latter refuses the escaped lone surrogates that dump_payload keeps.
-        return Payload.model_validate(json.loads(plain))
+        # json, not pydantic's parser: the latter refuses the lone surrogates that dump_payload keeps.
+        return Payload.model_validate(json.loads(plain.decode("utf-8", "surrogatepass")))
     except (ValueError, ValidationError, RecursionError) as error:
         raise BrokenPayload from error
 

@@ -29,6 +29,7 @@ from litellm_compaction.envelope.payload import (
     Bind,
     BrokenPayload,
     Payload,
+    TooLarge,
     compress,
     decompress,
     dump_payload,
@@ -93,18 +94,24 @@ def _derive(secret: str) -> tuple[bytes, bytes]:
 def seal_payload(
     payload: Payload, ring: KeyRing, caller: Caller, bind: Bind, random_bytes: Callable[[int], bytes]
 ) -> str:
-    """`encrypted_content` of an item that only `bind`'s tenant of `caller` can open."""
+    """`encrypted_content` of an item that only `bind`'s tenant of `caller` can open. Raises TooLarge."""
     key_id, cipher = ring.sealing
     scope, name = caller.binding(bind)
     bound: Final = payload.model_copy(update={"bind": scope, "bound_to": name})
     nonce: Final = random_bytes(_NONCE_BYTES)
     sealed: Final = cipher.encrypt(nonce, compress(dump_payload(bound)), PREFIX.encode() + key_id)
-    return PREFIX + base64.urlsafe_b64encode(key_id + nonce + sealed).decode().rstrip("=")
+    return _sized(PREFIX + base64.urlsafe_b64encode(key_id + nonce + sealed).decode().rstrip("="))
 
 
 def write_unsealed(payload: Payload) -> str:
-    """`encrypted_content` of an item with `seal: false`: readable JSON, bound to nobody."""
-    return json.dumps({UNSEALED_MEMBER: payload.version, **payload.model_dump()}, ensure_ascii=True)
+    """`encrypted_content` of an item with `seal: false`: readable JSON, bound to nobody. Raises TooLarge."""
+    return _sized(json.dumps({UNSEALED_MEMBER: payload.version, **payload.model_dump()}, ensure_ascii=True))
+
+
+def _sized(content: str) -> str:
+    if len(content) > MAX_CONTENT_CHARS:
+        raise TooLarge
+    return content
 
 
 def unwrap_content(content: str) -> str:

@@ -128,8 +128,7 @@ async def stream_events(
         try:
             closing: Final = await finished()
         except Exception as error:  # noqa: BLE001  # whatever went wrong, the client gets an end it can read
-            for event in writer.failure(as_error(error)):
-                yield event
+            yield writer.failed(as_error(error))
             return
         for event in closing:
             yield event

@@ -8,6 +8,8 @@ from litellm.proxy._types import ProxyException
 
 from litellm_compaction.errors import CompactionError
 
+_ROUTER_WORDS: Final = "\n\nLiteLLM: model group "
+
 
 class CompactionProxyException(ProxyException):
     """An error that reaches the client exactly as the contract words it.
@@ -17,10 +19,26 @@ class CompactionProxyException(ProxyException):
 
     def __init__(self, error: CompactionError) -> None:
         super().__init__(message=error.message, type=error.type, param=error.param, code=error.status)
+        # LiteLLM reads a status out of certain words in the message ("No deployments available"): not here.
+        self.code = str(error.status)
         self.error: Final = error
 
     def to_dict(self) -> dict[str, Any]:
         return dict(self.error.body())
+
+
+def retry_after_of(error: Exception) -> str | None:
+    """What a provider said about when to come back."""
+    headers: Final = getattr(getattr(error, "response", None), "headers", None) or {}
+    told: Final = getattr(error, "litellm_response_headers", None) or {}
+    return headers.get("retry-after") or told.get("retry-after")
+
+
+def forget_router_words(error: Exception) -> None:
+    """Take off the sentence a router adds to an error: the request's own router is about to add it again."""
+    message: Final = getattr(error, "message", None)
+    if isinstance(message, str) and not isinstance(error, CompactionError):
+        error.message = message.partition(_ROUTER_WORDS)[0]  # type: ignore[attr-defined]  # LiteLLM's errors have it
 
 
 def as_compaction_error(error: Exception) -> CompactionError:

@@ -9,16 +9,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from litellm.integrations.custom_logger import CustomLogger
 
 from litellm_compaction.conversation.expansion import Expansion
-from litellm_compaction.conversation.items import TRIGGER_TYPE, normalize_input
+from litellm_compaction.conversation.items import TRIGGER_TYPE, RawItem, normalize_input
 from litellm_compaction.envelope.sealing import Caller
-from litellm_compaction.errors import CompactionError, TriggerNotSupportedHere
+from litellm_compaction.errors import CompactionError, InvalidInput, TriggerNotSupportedHere
 from litellm_compaction.gateway.delivery import client_for, delivery_router_config, register_delivery_model
 from litellm_compaction.gateway.door import (
     CompactionRequest,
@@ -26,10 +26,10 @@ from litellm_compaction.gateway.door import (
     classify_request,
     concerns_plugin,
 )
-from litellm_compaction.gateway.errors import CompactionProxyException
-from litellm_compaction.gateway.operator import Operator, resolve_mode
+from litellm_compaction.gateway.errors import CompactionProxyException, forget_router_words, retry_after_of
+from litellm_compaction.gateway.operator import Operator
 from litellm_compaction.gateway.router import current_router, is_served, routed_name
-from litellm_compaction.gateway.service import Pending, Service, expand_input, new_frame, strip_body
+from litellm_compaction.gateway.service import Pending, Service, expand_input, new_frame, strip_body, with_error_event
 from litellm_compaction.gateway.session import load_chain
 
 if TYPE_CHECKING:
@@ -41,41 +41,9 @@ if TYPE_CHECKING:
 PENDING_KEY: Final = "litellm_compaction_pending"
 # The client's own routing wishes: meant for the inference, and in the way of the delivery.
 _ROUTING_KEYS: Final = ("fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "api_base", "api_key")
-# Members of the client's body. The delivery answers from the transcript alone, and LiteLLM would check each of these
-# against what the delivery's model can do, and refuse.
-_BODY_MEMBERS: Final = frozenset(
-    [
-        "background",
-        "client_metadata",
-        "context_management",
-        "conversation",
-        "extra_body",
-        "include",
-        "instructions",
-        "max_output_tokens",
-        "max_tool_calls",
-        "parallel_tool_calls",
-        "previous_response_id",
-        "prompt",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "reasoning",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "stream_options",
-        "temperature",
-        "text",
-        "text_format",
-        "tool_choice",
-        "tools",
-        "top_logprobs",
-        "top_p",
-        "truncation",
-        "user",
-    ]
-)
+_TOO_DEEP: Final = "Invalid 'input': an item is nested too deeply."
+# Members of the body that the delivery needs as well.
+_DELIVERED: Final = frozenset({"model", "input", "stream", "metadata", "litellm_metadata"})
 
 
 class CompactionHandler(CustomLogger):
@@ -100,21 +68,23 @@ class CompactionHandler(CustomLogger):
             return None
         caller: Final = Caller(user_api_key_dict.api_key, user_api_key_dict.team_id, user_api_key_dict.user_id)
         try:
-            settings: Final = self.operator.settings_for(current_router(), group)
+            settings, mode = self.operator.resolve(current_router(), group, caller.team)
             normalize: Final = settings.misplaced_trigger == "normalize"
             request: Final = classify_request(call_type, data, normalize_trigger=normalize)
             if request is None:
                 return None
-            if isinstance(request, CompactionRequest) and resolve_mode(settings, current_router(), group) == "own":
+            if isinstance(request, CompactionRequest) and mode == "own":
                 return await self._mark(request, data, group, caller)
             return await self._replay(request, data, group, caller)
         except CompactionError as error:
             raise CompactionProxyException(error) from None
+        except RecursionError:
+            raise CompactionProxyException(InvalidInput(_TOO_DEEP)) from None
 
     async def _replay(self, request: Request, data: dict[str, Any], group: str, caller: Caller) -> dict[str, Any]:
         """An ordinary request, or one that a native backend compacts: this plugin's items become input again."""
         expansion: Final = await self._expand(request, group, caller, chained=bool(data.get("previous_response_id")))
-        if expansion.items != request.items:  # else the request passes untouched
+        if not _same_items(expansion.items, request.items):  # else the request passes untouched
             triggers: Final = [item for item in normalize_input(data["input"]) if item.get("type") == TRIGGER_TYPE]
             data["input"] = [*expansion.items, *triggers]
         return data
@@ -135,12 +105,13 @@ class CompactionHandler(CustomLogger):
             stream=request.stream,
             model=routed_name(router, group, caller.team),
             frame=new_frame(str(asked.get("model") or group)),
-            settings=self.operator.settings_for(router, group),
+            settings=self.operator.resolve(router, group, caller.team)[0],
             ring=self.operator.ring,
             caller=caller,
             expansion=expansion,
             application=_application(request, data),
             extra={key: data.pop(key) for key in _ROUTING_KEYS if key in data},
+            client_members=frozenset(asked) - _DELIVERED,
         )
         if request.origin == "compact":
             data.pop("stream", None)  # this door never streams; LiteLLM would try to read its answer as a stream
@@ -150,12 +121,17 @@ class CompactionHandler(CustomLogger):
         return data
 
     async def _expand(self, request: Request, group: str, caller: Caller, *, chained: bool = False) -> Expansion:
-        router: Final = current_router()
-        settings: Final = self.operator.settings_for(router, group)
-        mode: Final = resolve_mode(settings, router, group)
+        settings, mode = self.operator.resolve(current_router(), group, caller.team)
         # Opening an item decrypts and inflates up to megabytes: not on the event loop.
         return await asyncio.to_thread(
-            expand_input, request.items, settings, self.operator.ring, caller, mode, chained=chained
+            expand_input,
+            request.items,
+            settings,
+            self.operator.ring,
+            caller,
+            mode,
+            allow_unsealed=self.operator.allows_unsealed,
+            chained=chained,
         )
 
     async def async_pre_call_deployment_hook(
@@ -172,26 +148,35 @@ class CompactionHandler(CustomLogger):
             return await self._guard(name, kwargs)
         except CompactionError as error:
             raise CompactionProxyException(error) from None
+        except RecursionError:
+            raise CompactionProxyException(InvalidInput(_TOO_DEEP)) from None
 
     async def _answer(self, pending: Pending, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Every pre-call hook has passed the request by now; the transcript is what they made of it."""
         pending.take_final_input(normalize_input(kwargs.get("input")))
-        transport: Final = await Service(pending, _metadata(kwargs)).deliver()
-        rest: Final = {key: value for key, value in kwargs.items() if key not in _BODY_MEMBERS}
+        try:
+            transport: Final = await Service(pending, _metadata(kwargs)).deliver()
+        except Exception as error:
+            pending.retry_after = retry_after_of(error)
+            forget_router_words(error)
+            raise
+        # The delivery answers from the transcript alone; LiteLLM would check everything else that the client sent
+        # against what the delivery's model can do, and refuse.
+        rest: Final = {key: value for key, value in kwargs.items() if key not in pending.client_members}
         # One user message stands for the transcript: LiteLLM logs what it sends, and this is not what was summarised.
         return {**rest, "input": "compaction", "client": client_for(transport)}
 
     async def _guard(self, name: str, kwargs: dict[str, Any]) -> dict[str, Any] | None:
         """WebSocket frames and the router used as a library come without a pre-call hook."""
         group: Final = str(_metadata(kwargs).get("model_group") or kwargs.get("model") or "")
-        settings: Final = self.operator.settings_for(current_router(), group)
+        caller: Final = _caller(_metadata(kwargs))
+        settings, mode = self.operator.resolve(current_router(), group, caller.team)
         request: Final = classify_request(name, kwargs, normalize_trigger=settings.misplaced_trigger == "normalize")
         if request is None:
             return None
-        native: Final = resolve_mode(settings, current_router(), group) == "native"
-        if isinstance(request, CompactionRequest) and not native:
+        if isinstance(request, CompactionRequest) and mode == "own":
             raise TriggerNotSupportedHere
-        await self._replay(request, kwargs, group, _caller(_metadata(kwargs)))
+        await self._replay(request, kwargs, group, caller)
         return kwargs
 
     async def async_post_call_success_hook(
@@ -206,6 +191,18 @@ class CompactionHandler(CustomLogger):
             return response
         return strip_body(pending, response)
 
+    # Plainly `def`: an ordinary stream passes as the very object it is, without a generator around each of its events.
+    def async_post_call_streaming_iterator_hook(  # type: ignore[override]  # awaited by nobody, iterated by LiteLLM
+        self,
+        user_api_key_dict: UserAPIKeyAuth,  # noqa: ARG002  # LiteLLM passes it by name
+        response: Any,
+        request_data: dict[str, Any],
+    ) -> AsyncIterator[Any]:
+        """Tell a failure that comes after the first events by both events of the contract."""
+        pending: Final = request_data.get(PENDING_KEY)
+        passed: Final[AsyncIterator[Any]] = response
+        return with_error_event(pending, passed) if isinstance(pending, Pending) else passed
+
     async def async_post_call_response_headers_hook(
         self,
         data: dict[str, Any],
@@ -214,9 +211,16 @@ class CompactionHandler(CustomLogger):
         request_headers: dict[str, str] | None = None,  # noqa: ARG002  # LiteLLM passes it by name
         litellm_call_info: dict[str, Any] | None = None,  # noqa: ARG002  # LiteLLM passes it by name
     ) -> dict[str, str] | None:
-        """`x-litellm-compaction` and its companions on every answered compaction."""
+        """`x-litellm-compaction` and its companions on every answered compaction, `Retry-After` on a refused one."""
         pending: Final = data.get(PENDING_KEY)
-        return pending.headers() if isinstance(pending, Pending) and response is not None else None
+        if not isinstance(pending, Pending):
+            return None
+        return pending.headers() if response is not None else pending.failure_headers()
+
+
+def _same_items(one: Sequence[RawItem], other: Sequence[RawItem]) -> bool:
+    """Whether two lists hold the very same items; by identity, since comparing megabytes costs."""
+    return len(one) == len(other) and all(left is right for left, right in zip(one, other, strict=True))
 
 
 def _metadata(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:

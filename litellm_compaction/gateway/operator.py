@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
 
 import litellm
 
@@ -20,7 +21,7 @@ log: Final = logging.getLogger("litellm_compaction")
 SECTION: Final = "litellm_compaction"
 WHERE: Final = f"callback_settings.{SECTION}"
 MODEL_SECTION: Final = "compaction"
-_OPENAI_BASES: Final = ("https://api.openai.com", "http://api.openai.com")
+_OPENAI_HOST: Final = "api.openai.com"
 # With neither salt key nor master key a proxy has no secret and no tenants: items are sealed against damage only.
 _NO_SECRET: Final = "litellm-compaction without a secret"  # noqa: S105  # says that there is none
 
@@ -48,15 +49,20 @@ class Operator:
         config: Final = getattr(proxy, "proxy_config", None)
         return cls(values, config.get_config_state() if config is not None else {})
 
-    def settings_for(self, router: Router | None, group: str) -> Settings:
-        """The group's own settings over the global ones; the first of its deployments that has any speaks."""
-        if router is None:
-            return self.settings
-        for deployment in router.get_model_list(model_name=group) or ():
-            own = _model_values(dict(deployment))
-            if own is not None:
-                return self._merge(group, own)
-        return self.settings
+    def resolve(self, router: Router | None, group: str, team: str | None) -> tuple[Settings, Mode]:
+        """The group's own settings over the global ones, and who compacts for it.
+
+        The first of its deployments that has settings of its own speaks; a team's own deployments are found by team.
+        """
+        deployments: Final = list(router.get_model_list(model_name=group, team_id=team) or ()) if router else []
+        given: Final = [own for entry in deployments if (own := _model_values(dict(entry))) is not None]
+        settings: Final = self._merge(group, given[0]) if given else self.settings
+        return settings, resolve_mode(settings, [_params(dict(entry)) for entry in deployments])
+
+    @property
+    def allows_unsealed(self) -> bool:
+        """Whether readable items are taken: once one group writes them, every group has to read them."""
+        return not all(known.seal for known in (self.settings, *(merged for _, merged in self._by_model.values())))
 
     def _merge(self, model: str, own: object) -> Settings:
         if own is None:
@@ -93,12 +99,11 @@ def _derived_secret() -> str:
     return _NO_SECRET
 
 
-def resolve_mode(settings: Settings, router: Router | None, group: str) -> Mode:
-    """Who compacts for a group: `auto` is native only where all of it is api.openai.com with one and the same key."""
+def resolve_mode(settings: Settings, params: Sequence[Mapping[str, Any]]) -> Mode:
+    """Who compacts for a group with these `litellm_params`: `auto` is native only where all of it is api.openai.com
+    with one and the same key."""
     if settings.mode != "auto":
         return settings.mode
-    deployments: Final = (router.get_model_list(model_name=group) if router else None) or []
-    params: Final = [_params(dict(deployment)) for deployment in deployments]
     native: Final = bool(params) and all(_is_openai(entry) for entry in params)
     return "native" if native and len({entry.get("api_key") for entry in params}) == 1 else "own"
 
@@ -118,7 +123,7 @@ def _is_openai(params: Mapping[str, Any]) -> bool:
         or litellm.api_base
         or os.environ.get("OPENAI_BASE_URL")
         or os.environ.get("OPENAI_API_BASE")
-        or _OPENAI_BASES[0]
+        or f"https://{_OPENAI_HOST}"
     )
     bridged: Final = bool(params.get("use_chat_completions_api"))
-    return provider == "openai" and not bridged and str(base).startswith(_OPENAI_BASES)
+    return provider == "openai" and not bridged and urlsplit(str(base)).hostname == _OPENAI_HOST

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pydantic import BaseModel
+
 from litellm_compaction.compaction.answer import Usage
 from litellm_compaction.conversation.items import RawItem
 from litellm_compaction.errors import CompactionError
@@ -98,6 +100,15 @@ def _write_message(frame: Frame, place: int, raw: RawItem) -> dict[str, Any]:
     return {"id": item_id, "type": "message", "status": "completed", "role": "user", "content": parts}
 
 
+class ErrorEvent(BaseModel):
+    """The `error` event as OpenAI sends it, its parts nested."""
+
+    # Set on each event, not by default: LiteLLM writes events without their unset members.
+    type: str
+    sequence_number: int
+    error: dict[str, str | None]
+
+
 class EventWriter:
     """Events of one stream, numbered from 0 without gaps."""
 
@@ -130,6 +141,5 @@ class EventWriter:
         )
         yield self._event("response.completed", response=completed)
 
-    def failure(self, error: CompactionError) -> Iterator[Event]:
-        yield self._event("error", error=error.body())
-        yield self._event("response.failed", response=write_response(self._frame, "failed", error=error))
+    def failed(self, error: CompactionError) -> Event:
+        return self._event("response.failed", response=write_response(self._frame, "failed", error=error))

@@ -62,13 +62,17 @@ def routed_name(router: Router, group: str, team: str | None) -> str:
     return (router.map_team_model(group, team) if team is not None else None) or group
 
 
-def inner_metadata(outer: Mapping[str, Any]) -> dict[str, Any]:
-    """The caller's identity for an inner call: a copy, since LiteLLM writes into what it is given."""
+def inner_metadata(outer: Mapping[str, Any], *, tagged: bool = True) -> dict[str, Any]:
+    """The caller's identity for an inner call: a copy, since LiteLLM writes into what it is given.
+
+    `tagged` False leaves the plugin's own tag away: with tag filtering on, LiteLLM would route by it.
+    """
     kept: Final = {
         key: _copied(value) for key, value in outer.items() if key.startswith(_IDENTITY_PREFIX) or key in _IDENTITY_KEYS
     }
     tags: Final = outer.get("tags")
-    return {**kept, "tags": [*(tags if isinstance(tags, list) else []), COMPACTION_TAG]}
+    own: Final = tags if isinstance(tags, list) else []
+    return {**kept, "tags": [*own, COMPACTION_TAG] if tagged else [*own]}
 
 
 def _copied(value: object) -> object:
@@ -121,7 +125,7 @@ class RouterSummarizer:
                 model=self._group,
                 messages=messages,
                 stream=False,
-                metadata=inner_metadata(self._metadata),
+                metadata=inner_metadata(self._metadata, tagged=not self._router.enable_tag_filtering),
                 **self._extra,
                 **parameters,
             )

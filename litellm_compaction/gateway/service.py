@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -19,7 +19,7 @@ from litellm_compaction.compaction.plan import Limits
 from litellm_compaction.compaction.prompt import write_instructions
 from litellm_compaction.conversation.expansion import Expansion, Opened, expand_items, is_summary
 from litellm_compaction.conversation.items import RawItem
-from litellm_compaction.envelope.payload import Payload
+from litellm_compaction.envelope.payload import Payload, TooLarge
 from litellm_compaction.envelope.sealing import (
     Caller,
     KeyRing,
@@ -29,6 +29,7 @@ from litellm_compaction.envelope.sealing import (
     seal_payload,
     write_unsealed,
 )
+from litellm_compaction.errors import CompactionError, CompactionFailed, UnreadableItem
 from litellm_compaction.gateway.delivery import (
     EARLY_SECONDS,
     EventTransport,
@@ -39,6 +40,7 @@ from litellm_compaction.gateway.delivery import (
 from litellm_compaction.gateway.errors import as_compaction_error
 from litellm_compaction.gateway.operator import Mode
 from litellm_compaction.gateway.responses import (
+    ErrorEvent,
     Event,
     EventWriter,
     Frame,
@@ -61,7 +63,8 @@ class Pending:
     """A compaction on its way through LiteLLM, left in the request's data by the pre-call hook.
 
     `model` is the group as LiteLLM routes it, `extra` what of the client's own routing wishes goes along with the
-    inner call, `application` the instructions that came with a /responses/compact call.
+    inner call, `application` the instructions that came with a /responses/compact call, `client_members` the names in
+    the client's body.
     """
 
     origin: Literal["trigger", "compact"]
@@ -74,11 +77,24 @@ class Pending:
     frame: Frame
     application: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+    client_members: frozenset[str] = frozenset()
     outcome: Outcome | None = None
+    retry_after: str | None = None
+    late_error: CompactionError | None = None
 
     @property
     def writer_model(self) -> str:
+        """The group that writes the summary, as LiteLLM routes it."""
         return self.settings.summary_model or self.model
+
+    @property
+    def shown_writer(self) -> str:
+        """The same as the client knows it: a team's model has another name inside."""
+        return self.settings.summary_model or self.frame.model
+
+    def failure_headers(self) -> dict[str, str]:
+        """LiteLLM passes a provider's `Retry-After` on under a name that no client looks for."""
+        return {} if self.retry_after is None else {"retry-after": self.retry_after}
 
     def take_final_input(self, items: list[RawItem]) -> None:
         """Use the transcript as later hooks left it. A hook that adds or removes items moves the earlier summaries:
@@ -90,7 +106,7 @@ class Pending:
 
     def headers(self) -> dict[str, str]:
         """Response headers; what is not known yet when a long stream starts is left out."""
-        known: Final = {"x-litellm-compaction": self.origin, "x-litellm-compaction-model": self.writer_model}
+        known: Final = {"x-litellm-compaction": self.origin, "x-litellm-compaction-model": self.shown_writer}
         if self.outcome is None:
             return known
         return {
@@ -103,22 +119,47 @@ class Pending:
 
 
 def expand_input(
-    items: list[RawItem], settings: Settings, ring: KeyRing, caller: Caller, mode: Mode, *, chained: bool = False
+    items: list[RawItem],
+    settings: Settings,
+    ring: KeyRing,
+    caller: Caller,
+    mode: Mode,
+    *,
+    allow_unsealed: bool = False,
+    chained: bool = False,
 ) -> Expansion:
     """The input with this plugin's items opened. Raises UnreadableItem for one that cannot be, unless it belongs to a
     native backend or the operator chose a note."""
 
     def open_one(raw: RawItem) -> Opened | RawItem:
         content: Final = raw.get("encrypted_content")
-        if not is_own(content):
-            if mode == "native":
-                return raw
-            if settings.foreign_items == "note":
-                return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": _NOTE}]}
-        payload: Final = open_item(raw, ring, caller, allow_unsealed=not settings.seal)
+        if mode == "native" and not is_own(content):
+            return raw
+        try:
+            payload: Final = open_item(raw, ring, caller, allow_unsealed=allow_unsealed)
+        except UnreadableItem:
+            if settings.foreign_items == "reject":
+                raise
+            return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": _NOTE}]}
         return Opened(payload, content_digest(str(content)))
 
     return expand_items(items, open_one, settings.summary_role, chained=chained)
+
+
+async def with_error_event(pending: Pending, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The events of a compaction, an `error` event before the `response.failed` that LiteLLM writes.
+
+    LiteLLM turns either event of a backend into an exception and only then writes its own `response.failed`.
+    """
+    number = -1
+    try:
+        async for event in events:
+            number = max(number, getattr(event, "sequence_number", number))
+            yield event
+    except Exception:
+        if pending.late_error is not None:
+            yield ErrorEvent(type="error", sequence_number=number + 1, error=pending.late_error.body())
+        raise
 
 
 def strip_body(pending: Pending, response: Any) -> Any:
@@ -181,9 +222,7 @@ class Service:
         if pending.stream:
             writer: Final = EventWriter(self._frame)
             if not running.done():
-                return EventTransport(
-                    stream_events(writer, running, self._closing(writer, running), as_compaction_error)
-                )
+                return EventTransport(stream_events(writer, running, self._closing(writer, running), self._late_error))
             outcome: Final = await running
             events: Final = [*writer.opening(), writer.added(self._sealed), *self._end(writer, outcome)]
             return EventTransport(replay_events(events))
@@ -197,7 +236,7 @@ class Service:
         task: Final = Task(
             expansion=pending.expansion,
             origin=pending.origin,
-            model=pending.writer_model,
+            model=pending.shown_writer,
             limits=lambda tokens: _limits(pending.settings, tokens),
             user_message_tokens=pending.settings.user_message_tokens,
             application=pending.application,
@@ -216,7 +255,11 @@ class Service:
         )
         summarizer: Final = RouterSummarizer(router, pending.writer_model, self._metadata, pending.extra)
         outcome: Final = await compact(task, plan, summarizer, policy, estimate_tokens, lambda: int(self._now()))
-        self._sealed = await asyncio.to_thread(self._seal, outcome.payload)
+        try:
+            self._sealed = await asyncio.to_thread(self._seal, outcome.payload)
+        except TooLarge:
+            reason: Final = "what has to be kept is too large for one compaction item."
+            raise CompactionFailed(reason, pending.settings.failure_status) from None
         pending.outcome = outcome
         return outcome
 
@@ -232,6 +275,10 @@ class Service:
             return write_compact_body(self._frame, outcome.user_messages, self._sealed, outcome.usage, ended)
         item: Final = write_item(self._frame, self._sealed)
         return write_response(self._frame, "completed", output=[item], usage=outcome.usage, completed_at=ended)
+
+    def _late_error(self, error: Exception) -> CompactionError:
+        self._pending.late_error = as_compaction_error(error)
+        return self._pending.late_error
 
     def _end(self, writer: EventWriter, outcome: Outcome) -> list[Event]:
         return list(writer.closing(self._sealed, outcome.usage, int(self._now())))

@@ -2,60 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, Literal
 
 import openai
 import pytest
-from agents import Agent, OpenAIResponsesModel, RunConfig, Runner, SQLiteSession
+from agents import Agent, ModelSettings, OpenAIResponsesModel, RunConfig, Runner, SQLiteSession
 from agents.memory import OpenAIResponsesCompactionSession
 
-from tests.support.backend import Json, ScriptedBackend, Step, Summary, Text, is_summary_request, request_text
-from tests.support.proxy import MASTER_KEY, LiveProxy, base_config, running_proxy
+from tests.clients.forgetful import ForgetfulModel, check_known_by_the_item_alone, kinds
+from tests.support.backend import ScriptedBackend
+from tests.support.proxy import MASTER_KEY, LiveProxy
 
-# The session refuses names that do not look like OpenAI's.
-MODEL = "gpt-4.1-local"
-WORD = "heron-4711"
+Mode = Literal["input", "auto"]
+GROUP = "gpt-4.1-local"
 
 
 @pytest.fixture
-def gpt_proxy(backend: ScriptedBackend) -> Iterator[LiveProxy]:
-    """A proxy whose model carries a name the session accepts."""
-    config = base_config(backend.url)
-    config["model_list"][0]["model_name"] = MODEL
-    with running_proxy(config) as proxy:
-        yield proxy
+async def client(proxy: LiveProxy) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The client that the agent and its session share."""
+    async with openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key=MASTER_KEY, max_retries=0) as client:
+        yield client
 
 
-def answer(body: Json) -> Step:
-    """A model that knows only what it is sent."""
-    text = request_text(body)
-    if is_summary_request(body):
-        return Summary(f"The assistant chose {WORD}." if WORD in text else "nothing")
-    if "choose a word" in text and WORD not in text:
-        return Text(f"I choose {WORD}.")
-    return Text(f"It is {WORD}." if WORD in text else "I do not know.")
+@pytest.mark.parametrize(
+    ("mode", "store"),
+    [pytest.param("input", None, id="input-mode"), pytest.param("auto", False, id="unstored")],
+)
+async def test_session_compacts_by_itself_and_goes_on(
+    client: openai.AsyncOpenAI, backend: ScriptedBackend, mode: Mode, store: bool | None
+) -> None:
+    """After its second run the session becomes the compacted window, and the third run still knows the code word."""
+    model = ForgetfulModel()
+    backend.answer_with(model)
+    session = OpenAIResponsesCompactionSession(
+        session_id="session",
+        underlying_session=SQLiteSession("session"),
+        client=client,
+        model=GROUP,
+        compaction_mode=mode,
+        should_trigger_compaction=lambda context: len(context["compaction_candidate_items"]) >= 2,
+    )
+    agent: Agent[Any] = Agent(
+        name="agent",
+        instructions="Be brief.",
+        model=OpenAIResponsesModel(model=GROUP, openai_client=client),
+        model_settings=ModelSettings(store=store),
+    )
 
-
-async def test_session_compacts_and_goes_on(gpt_proxy: LiveProxy, backend: ScriptedBackend) -> None:
-    """The session replaces its items by the compacted window, and the next run still knows what was said."""
-    backend.answer_with(answer)
-    async with openai.AsyncOpenAI(base_url=f"{gpt_proxy.url}/v1", api_key=MASTER_KEY, max_retries=0) as client:
-        session = OpenAIResponsesCompactionSession(
-            session_id="s",
-            underlying_session=SQLiteSession("s"),
-            client=client,
-            model=MODEL,
-            compaction_mode="input",
-            should_trigger_compaction=lambda _: False,
-        )
-        agent: Agent[Any] = Agent(name="a", model=OpenAIResponsesModel(model=MODEL, openai_client=client))
+    async def say(prompt: str) -> str:
         quiet = RunConfig(tracing_disabled=True)
-        first = await Runner.run(agent, "choose a word", session=session, run_config=quiet)
-        assert WORD in str(first.final_output)
-        await session.run_compaction({"force": True})
-        kinds = [item.get("type") for item in await session.get_items()]
-        assert kinds[-1] == "compaction"
-        assert not any(item.get("role") == "assistant" for item in await session.get_items())
-        second = await Runner.run(agent, "which one was it?", session=session, run_config=quiet)
-        assert WORD in str(second.final_output)
+        return str((await Runner.run(agent, prompt, session=session, run_config=quiet)).final_output)
+
+    assert model.word in await say("Please choose a code word.")
+    assert model.word in await say("What is the word?")
+    assert kinds(backend.requests) == ["turn", "turn", "summary"]
+    window: list[Any] = list(await session.get_items())
+    assert [item["type"] for item in window] == ["message", "message", "compaction"]
+    assert [item.get("role") for item in window] == ["user", "user", None]
+    assert model.word in await say("Say it once more.")
+    assert kinds(backend.requests) == ["turn", "turn", "summary", "turn"]
+    check_known_by_the_item_alone(backend.requests[3], model.word)

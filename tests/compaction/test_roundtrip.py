@@ -100,8 +100,8 @@ def test_nothing_protected_is_lost(items: list[Json], choices: list[int]) -> Non
     held = texts_of([*outcome.payload.kept, *outcome.payload.system])
     system = [entry.raw for entry in history if entry.is_system]
     open_groups = [entry.raw for group in group_items(history) if group.open for entry in group.items]
-    spoken = [entry for entry in history if not entry.is_system and entry.kind is not Kind.REASONING]
-    unanswered = [spoken[-1].raw] if spoken[-1].is_user else []
+    said = [entry for entry in history if entry.is_user or entry.is_assistant]
+    unanswered = [said[-1].raw] if said[-1].is_user else []
     assert texts_of([*system, *open_groups, *unanswered]) <= held
     assert [entry.raw for entry in expand([item, TURN]) if entry.is_system] == system
 

@@ -5,9 +5,10 @@ It fails on what it was not told to expect: an unexpected request, a left-over s
 
 from __future__ import annotations
 
-import base64
+import contextlib
+import itertools
 import json
-import re
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,35 +17,30 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-Json = dict[str, Any]
-_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool"})
-_PARTS: Final = frozenset({"text", "image_url", "input_audio", "file"})
-_MEMBERS: Final = frozenset(
-    {
-        "model",
-        "messages",
-        "stream",
-        "stream_options",
-        "tools",
-        "tool_choice",
-        "parallel_tool_calls",
-        "response_format",
-        "temperature",
-        "top_p",
-        "max_tokens",
-        "max_completion_tokens",
-        "reasoning_effort",
-        "store",
-        "user",
-        "n",
-        "stop",
-        "service_tier",
-        "prompt_cache_key",
-        "verbosity",
-        "web_search_options",  # what LiteLLM makes of the web_search tool that Codex brings
-    }
-)
-_IMAGE: Final = re.compile(r"^data:image/(jpeg|png|webp|gif);base64,(.+)$", re.DOTALL)
+from tests.support.rules import OVERFLOW, Json, RefusedError, check_chat_request, message_texts, request_text
+
+__all__ = [
+    "SUMMARY_TOOL",
+    "Answering",
+    "Failure",
+    "Gated",
+    "Hangup",
+    "Json",
+    "JsonText",
+    "RefusedError",
+    "Reply",
+    "ScriptedBackend",
+    "Step",
+    "Summary",
+    "Text",
+    "ToolCall",
+    "check_chat_request",
+    "is_summary_request",
+    "message_texts",
+    "request_text",
+    "running_backend",
+]
+_GATE_SECONDS: Final = 60
 SUMMARY_TOOL: Final = "create_summary"
 
 
@@ -67,6 +63,14 @@ class Text:
 
 
 @dataclass(frozen=True)
+class JsonText:
+    """An ordinary answer whose text is a value written as JSON."""
+
+    value: Any
+    usage: tuple[int, int] | None = (10, 5)
+
+
+@dataclass(frozen=True)
 class ToolCall:
     """An answer that calls tools: (name, arguments as JSON)."""
 
@@ -84,92 +88,23 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Hangup:
+    """No answer at all: the connection is closed."""
+
+
+Reply = Summary | Text | JsonText | ToolCall
+
+
+@dataclass(frozen=True)
 class Gated:
     """A step that is answered only when the gate opens, so that tests wait for states and not for times."""
 
-    step: Summary | Text | ToolCall | Failure
+    step: Reply | Failure | Hangup
     gate: threading.Event
 
 
-Step = Summary | Text | ToolCall | Failure | Gated
+Step = Reply | Failure | Hangup | Gated
 Answering = Callable[[Json], Step]
-
-
-class RefusedError(Exception):
-    """What a real provider would answer with a 400."""
-
-
-def check_chat_request(body: Json, window: int | None = None) -> None:
-    """Raises RefusedError on what providers refuse: members, roles, parts, tool pairs, tools rule, images, window."""
-    unknown = set(body) - _MEMBERS
-    if unknown:
-        raise RefusedError(f"unknown parameter {sorted(unknown)}")
-    messages = body.get("messages")
-    if not messages:
-        raise RefusedError("messages is empty")
-    for message in messages:
-        if message.get("role") not in _ROLES:
-            raise RefusedError(f"unknown role {message.get('role')!r}")
-        _check_content(message.get("content"))
-    _check_pairs(messages)
-    tool_history = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
-    if tool_history and not body.get("tools"):
-        raise RefusedError("tool history without tools")
-    if window is not None and count_tokens(body) > window:
-        raise RefusedError("context_length_exceeded")
-
-
-def _check_pairs(messages: Sequence[Json]) -> None:
-    """Each tool message answers a call just before it, each call is answered before the conversation goes on."""
-    waiting: set[str] = set()
-    for message in messages:
-        if message["role"] == "tool":
-            if message.get("tool_call_id") not in waiting:
-                raise RefusedError("tool message without its call")
-            waiting.discard(message["tool_call_id"])
-        elif waiting:
-            raise RefusedError(f"tool calls without output: {sorted(waiting)}")
-        waiting |= {call["id"] for call in message.get("tool_calls") or ()}
-    if waiting:
-        raise RefusedError(f"tool calls without output: {sorted(waiting)}")
-
-
-def _check_content(content: object) -> None:
-    if content is None or isinstance(content, str):
-        return
-    assert isinstance(content, list)
-    for part in content:
-        if part.get("type") not in _PARTS:
-            raise RefusedError(f"unknown content part {part.get('type')!r}")
-        if part["type"] == "image_url":
-            _check_image(part["image_url"]["url"] if isinstance(part["image_url"], dict) else part["image_url"])
-
-
-def _check_image(url: str) -> None:
-    if url.startswith("https://"):
-        return
-    match = _IMAGE.match(url)
-    if match is None:
-        raise RefusedError("image is no data URL of a known format")
-    base64.b64decode(match.group(2), validate=True)
-
-
-def count_tokens(body: Json) -> int:
-    """About four characters a token, images not counted."""
-    return sum(len(text) for message in body["messages"] for text in message_texts(message)) // 4
-
-
-def message_texts(message: Json) -> list[str]:
-    """The texts of one chat message."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return [content]
-    return [part["text"] for part in content or () if part.get("type") == "text"]
-
-
-def request_text(body: Json) -> str:
-    """All text of a chat request, joined."""
-    return "\n".join(text for message in body["messages"] for text in message_texts(message))
 
 
 def is_summary_request(body: Json) -> bool:
@@ -179,15 +114,17 @@ def is_summary_request(body: Json) -> bool:
 
 
 class ScriptedBackend:
-    """The provider. `url` is its OpenAI base; `requests` are the bodies it got, `headers` beside them."""
+    """The provider. `url` is its OpenAI base; `requests` are its chat bodies, `raw` and `headers` beside them."""
 
     def __init__(self) -> None:
         self.requests: list[Json] = []
+        self.raw: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.window: int | None = None
         self._steps: deque[Step] = deque()
         self._answering: Answering | None = None
         self._problems: list[str] = []
+        self._elsewhere: list[tuple[str, Json]] = []
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_for(self))
         self._server.daemon_threads = True
@@ -215,49 +152,67 @@ class ScriptedBackend:
 
     def reset(self) -> None:
         """Forget everything of the test before."""
-        self.requests.clear()
-        self.headers.clear()
-        self._steps.clear()
-        self._problems.clear()
+        for recorded in (self.requests, self.raw, self.headers, self._steps, self._problems, self._elsewhere):
+            recorded.clear()
         self._answering = None
         self.window = None
+
+    def take_elsewhere(self) -> list[tuple[str, Json]]:
+        """(path, body) of the requests to other routes, all answered 404; a test that expects some takes them."""
+        taken = list(self._elsewhere)
+        self._elsewhere.clear()
+        return taken
 
     def verify(self) -> None:
         """Raises AssertionError on anything unexpected, refused or left over."""
         assert not self._problems, self._problems
+        assert not self._elsewhere, f"requests to {[path for path, _ in self._elsewhere]}"
         assert not self._steps, f"left-over steps: {list(self._steps)}"
 
-    def next_step(self, path: str, body: Json, headers: Mapping[str, str]) -> Step:
+    def report(self, problem: str) -> None:
+        """Let `verify` fail with this."""
+        self._problems.append(problem)
+
+    def next_step(self, path: str, raw: bytes, headers: Mapping[str, str]) -> Step:
         """What to answer to a request; called by the server."""
+        body = json.loads(raw)
         with self._lock:
             if not path.endswith("/chat/completions"):
-                return Failure(404, {"message": f"no route {path}"})
+                self._elsewhere.append((path, body))
+                return Failure(404, {"message": f"no route {path}", "type": "invalid_request_error"})
             self.requests.append(body)
+            self.raw.append(raw)
             self.headers.append(dict(headers))
             try:
                 check_chat_request(body, self.window)
             except RefusedError as refused:
-                if str(refused) == "context_length_exceeded":
-                    return Failure(400, {"message": "maximum context length", "code": str(refused)})
-                self._problems.append(str(refused))
+                if str(refused) == OVERFLOW:
+                    words = f"This model's maximum context length is {self.window} tokens."
+                    parts = {"type": "invalid_request_error", "param": "messages", "code": OVERFLOW}
+                    return Failure(400, {"message": words, **parts})
+                self.report(str(refused))
                 return Failure(400, {"message": str(refused), "type": "invalid_request_error"})
             if self._answering is not None:
                 step = self._answering(body)
             elif self._steps:
                 step = self._steps.popleft()
             else:
-                self._problems.append(f"unexpected request: {request_text(body)[:300]}")
+                self.report(f"unexpected request: {request_text(body)[:300]}")
                 return Failure(500, {"message": "unexpected request"})
             inner = step.step if isinstance(step, Gated) else step
             if isinstance(inner, Summary) and not is_summary_request(body):
-                self._problems.append("a summary was scripted, and the request forces none")
+                self.report("a summary was scripted, and the request forces none")
             return step
 
 
-def write_message(step: Summary | Text | ToolCall) -> Json:
-    """The assistant message of a step."""
-    if isinstance(step, Text):
-        return {"role": "assistant", "content": step.text}
+_call_numbers: Final = itertools.count()
+
+
+def write_message(step: Reply) -> Json:
+    """The assistant message of a step; call ids are never given twice."""
+    if isinstance(step, Text | JsonText):
+        text = step.text if isinstance(step, Text) else json.dumps(step.value)
+        return {"role": "assistant", "content": text}
     if isinstance(step, Summary):
         arguments = json.dumps({"summary": step.text, "retain_item_ids": list(step.retain)})
         calls: Sequence[tuple[str, str]] = ((SUMMARY_TOOL, arguments),)
@@ -267,24 +222,26 @@ def write_message(step: Summary | Text | ToolCall) -> Json:
         "role": "assistant",
         "content": None,
         "tool_calls": [
-            {"id": f"call_{place}", "type": "function", "function": {"name": name, "arguments": arguments}}
-            for place, (name, arguments) in enumerate(calls)
+            {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+            for number, (name, arguments) in zip(_call_numbers, calls, strict=False)
         ],
     }
 
 
-def _finish_reason(step: Summary | Text | ToolCall) -> str:
-    return step.finish_reason if isinstance(step, Text) else "tool_calls"
+def _finish_reason(step: Reply) -> str:
+    if isinstance(step, Text):
+        return step.finish_reason
+    return "stop" if isinstance(step, JsonText) else "tool_calls"
 
 
-def _usage(step: Summary | Text | ToolCall) -> Json | None:
+def _usage(step: Reply) -> Json | None:
     if step.usage is None:
         return None
     prompt, completion = step.usage
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-def write_completion(step: Summary | Text | ToolCall, model: str) -> Json:
+def write_completion(step: Reply, model: str) -> Json:
     """A chat completion."""
     choice = {"index": 0, "message": write_message(step), "finish_reason": _finish_reason(step)}
     body: Json = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": model, "choices": [choice]}
@@ -292,7 +249,7 @@ def write_completion(step: Summary | Text | ToolCall, model: str) -> Json:
     return body if usage is None else {**body, "usage": usage}
 
 
-def write_chunks(step: Summary | Text | ToolCall, model: str) -> Iterator[Json]:
+def write_chunks(step: Reply, model: str) -> Iterator[Json]:
     """The same completion as the chunks of a stream."""
     head: Json = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model}
     delta = write_message(step)
@@ -312,12 +269,17 @@ def _handler_for(backend: ScriptedBackend) -> type[BaseHTTPRequestHandler]:
             pass
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            step = backend.next_step(self.path, body, dict(self.headers))
+            raw = self.rfile.read(int(self.headers["content-length"]))
+            body = json.loads(raw)
+            step = backend.next_step(self.path, raw, dict(self.headers))
             if isinstance(step, Gated):
-                step.gate.wait(60)
+                if not step.gate.wait(_GATE_SECONDS):
+                    backend.report("a gate was never opened")
                 step = step.step
-            if isinstance(step, Failure):
+            if isinstance(step, Hangup):
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+            elif isinstance(step, Failure):
                 self._send(step.status, json.dumps({"error": dict(step.error)}), step.headers)
             elif body.get("stream"):
                 frames = [json.dumps(chunk) for chunk in write_chunks(step, body["model"])]
@@ -333,7 +295,8 @@ def _handler_for(backend: ScriptedBackend) -> type[BaseHTTPRequestHandler]:
                 self.send_header(name, value)
             self.send_header("content-length", str(len(payload)))
             self.end_headers()
-            self.wfile.write(payload)
+            with contextlib.suppress(ConnectionError):  # a client may have gone while a gate was shut
+                self.wfile.write(payload)
 
     return Handler
 

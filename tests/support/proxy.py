@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ MASTER_KEY = "sk-test-master-0123456789abcdef"
 _START_SECONDS = 120.0
 # What a developer's shell may hold that would make this another proxy.
 _NOT_INHERITED = ("DATABASE_URL", "REDIS_", "LITELLM_", "OPENAI_", "ANTHROPIC_", "CONFIG_FILE_PATH")
+_NO_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class LiveProxy:
         """The events of a streamed answer."""
         with self.client(key) as client, client.stream("POST", path, json=body) as response:
             assert response.status_code == 200, response.read()
-            return [event for line in response.iter_lines() if (event := read_event(line)) is not None]
+            return read_events(response.iter_lines())
 
     def log(self) -> str:
         """What the process has printed so far."""
@@ -59,6 +60,11 @@ def read_event(line: str) -> dict[str, Any] | None:
     event = json.loads(text)
     assert isinstance(event, dict)
     return event
+
+
+def read_events(lines: Iterable[str]) -> list[dict[str, Any]]:
+    """The events of an event stream."""
+    return [event for line in lines if (event := read_event(line)) is not None]
 
 
 def base_config(backend_url: str, settings: Mapping[str, Any] | None = None, *, plugin: bool = True) -> dict[str, Any]:
@@ -87,8 +93,15 @@ def base_config(backend_url: str, settings: Mapping[str, Any] | None = None, *, 
 
 
 @contextmanager
-def running_proxy(config: Mapping[str, Any], files: Mapping[str, str] | None = None) -> Iterator[LiveProxy]:
-    """A proxy on a free port that ends with the block. `files` are laid beside the config (callbacks, auth)."""
+def running_proxy(
+    config: Mapping[str, Any],
+    files: Mapping[str, str] | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    workers: int = 1,
+) -> Iterator[LiveProxy]:
+    """A proxy on a free port that ends with the block. `files` are laid beside the config (callbacks, auth), `env` is
+    added to its environment, `workers` are processes that share the port."""
     with tempfile.TemporaryDirectory(prefix="litellm-compaction-test-") as folder:
         place = Path(folder)
         for name, text in (files or {}).items():
@@ -97,13 +110,12 @@ def running_proxy(config: Mapping[str, Any], files: Mapping[str, str] | None = N
         config_file.write_text(json.dumps(config))
         proxy = LiveProxy(f"http://127.0.0.1:{_free_port()}", place / "proxy.log")
         with proxy.log_file.open("wb") as log:
-            process = _start(proxy, config_file, log.fileno())
+            process = _start(proxy, config_file, log.fileno(), env, workers)
             try:
                 _wait_until_live(process, proxy)
                 yield proxy
             finally:
-                process.terminate()
-                process.wait(20)
+                _stop(process)
 
 
 def start_and_fail(config: Mapping[str, Any]) -> str:
@@ -117,21 +129,40 @@ def start_and_fail(config: Mapping[str, Any]) -> str:
             try:
                 assert process.wait(_START_SECONDS) != 0
             finally:
-                process.kill()
+                _stop(process)
         return proxy.log()
 
 
-def _start(proxy: LiveProxy, config_file: Path, log: int) -> subprocess.Popen[bytes]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
+def _start(
+    proxy: LiveProxy, config_file: Path, log: int, env: Mapping[str, str] | None = None, workers: int = 1
+) -> subprocess.Popen[bytes]:
+    dropped = (*_NOT_INHERITED, *_NO_PROXIES)
+    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(dropped)}
+    loopback = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
     command = [str(Path(sys.executable).with_name("litellm")), "--config", str(config_file), "--host", "127.0.0.1"]
+    command += ["--port", proxy.url.rpartition(":")[2], "--telemetry", "False"]
+    if workers > 1:
+        # uvicorn kills a worker that is silent for 5 seconds, and on a busy machine importing LiteLLM takes longer.
+        command += ["--num_workers", str(workers), "--timeout_worker_healthcheck", str(int(_START_SECONDS))]
     return subprocess.Popen(  # noqa: S603  # our own arguments, no shell
-        [*command, "--port", proxy.url.rpartition(":")[2]],
-        env={**kept, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"},
+        command,
+        env={**kept, **loopback, **(env or {})},
         cwd=config_file.parent,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
     )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the process that was started, by force where asking does not help; its workers end with it."""
+    # No session of its own: a test run that is interrupted or timed out takes its proxies along.
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(20)
 
 
 def _wait_until_live(process: subprocess.Popen[bytes], proxy: LiveProxy) -> None:

@@ -203,3 +203,29 @@ def test_misplaced_trigger_can_be_normalized(backend: ScriptedBackend) -> None:
     assert "S1" in str(backend.requests[2])
     assert "made by another server" in str(backend.requests[3])
     assert assistant("never sent") not in backend.requests
+
+
+def test_deep_nesting_is_a_clear_refusal(proxy: LiveProxy, backend: ScriptedBackend) -> None:
+    """An item nested deeper than can be read is a 400, not a 500 that Codex repeats."""
+    value: Any = "deep"
+    for _ in range(700):
+        value = [value]
+    body = {"model": "local-model", "input": [user("a"), {"type": "never_heard_of", "v": value}, TRIGGER]}
+    response = proxy.post("/v1/responses", body)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == "input"
+    assert backend.requests == []
+
+
+def test_words_in_a_message_do_not_choose_the_status(proxy: LiveProxy, backend: ScriptedBackend) -> None:
+    """LiteLLM reads a status out of certain words; a failed compaction keeps the operator's."""
+    backend.script(Failure(400, {"message": "No deployments available", "type": "invalid_request_error"}))
+    response = proxy.post("/v1/responses", {"model": "local-model", "input": [*HISTORY, TRIGGER]})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "compaction_failed")
+
+
+def test_client_switches_do_not_reach_the_delivery(proxy: LiveProxy, backend: ScriptedBackend) -> None:
+    """A LiteLLM parameter in the client's body changes nothing about how its compaction is answered."""
+    backend.script(Summary("S1"))
+    body = {"model": "local-model", "input": [*HISTORY, TRIGGER], "use_chat_completions_api": True}
+    assert proxy.post("/v1/responses", body).status_code == 200

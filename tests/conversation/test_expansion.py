@@ -1,0 +1,216 @@
+"""What stands where when an item comes back: order, repeats, system text, boundaries, halves of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from litellm_compaction.conversation.expansion import Opened, SummaryRole, expand_items, is_summary, write_summary
+from tests.support.bodies import assistant, call, output, system, user
+
+
+@dataclass(frozen=True)
+class State:
+    """An opened item without an envelope."""
+
+    summary: str = "what happened"
+    kept: tuple[dict[str, Any], ...] = ()
+    system: tuple[dict[str, Any], ...] = ()
+    folded: tuple[str, ...] = ()
+    is_inline: bool = False
+
+
+def compaction(name: str = "one", item_type: str = "compaction") -> dict[str, Any]:
+    return {"type": item_type, "encrypted_content": name}
+
+
+def expand(items: list[Any], states: dict[str, State], *, chained: bool = False) -> list[Any]:
+    """The expanded input, restored summaries shown as `S:` and the name of their item."""
+
+    def open_one(raw: Mapping[str, Any]) -> Opened:
+        name = raw["encrypted_content"]
+        return Opened(states[name], f"{name:_<32}")
+
+    expansion = expand_items(items, open_one, chained=chained)
+    names = {write_summary(state.summary, "user", f"{name:_<32}")[0]["content"][0]["text"]: name
+             for name, state in states.items()}  # fmt: skip
+
+    def show(place: int, raw: Any) -> Any:
+        if place not in expansion.summaries:
+            return raw
+        text = raw["content"][0]["text"]
+        return f"S:{names[text]}" if text in names else text
+
+    return [show(place, raw) for place, raw in enumerate(expansion.items)]
+
+
+A, B, C = user("a"), assistant("b"), user("c")
+RULES, OLD_RULES = system("rules"), system("old rules")
+TOOLS = {"type": "additional_tools", "role": "developer", "tools": []}
+UPDATE = {"type": "configuration_update"}
+KEPT = State(kept=(A, call("k"), output("k", "1")))
+K = [call("k"), output("k", "1")]
+SECOND = State("all of it", kept=(C,), folded=(f"{'one':_<32}",))
+
+ROWS: dict[str, tuple[list[Any], dict[str, State], list[Any]]] = {
+    "nothing": ([A, B], {}, [A, B]),
+    "alone": ([compaction()], {"one": State()}, ["S:one"]),
+    "kept-follows-the-summary": ([compaction(), C], {"one": KEPT}, ["S:one", A, *K, C]),
+    "client-kept-the-user-message": ([A, compaction()], {"one": KEPT}, [A, "S:one", *K]),
+    "client-kept-everything": ([A, *K, B, compaction(), C], {"one": KEPT}, [A, *K, B, "S:one", C]),
+    "same-words-twice": ([A, compaction()], {"one": State(kept=(A, A))}, [A, "S:one", A]),
+    "same-words-after": ([compaction(), A], {"one": State(kept=(A,))}, ["S:one", A, A]),
+    "other-role": (
+        [{**B, "role": "user"}, compaction()],
+        {"one": State(kept=(B,))},
+        [{**B, "role": "user"}, "S:one", B],
+    ),
+    "string-and-part-are-the-same": (
+        [{"role": "user", "content": "a"}, compaction()],
+        {"one": State(kept=(A,))},
+        [{"role": "user", "content": "a"}, "S:one"],
+    ),
+    "id-makes-no-difference": (
+        [{**A, "id": "msg_1", "status": "completed"}, compaction()],
+        {"one": State(kept=(A,))},
+        [{**A, "id": "msg_1", "status": "completed"}, "S:one"],
+    ),
+    "spelling-summary": ([compaction(item_type="compaction_summary")], {"one": State()}, ["S:one"]),
+    "spelling-context": ([compaction(item_type="context_compaction")], {"one": State()}, ["S:one"]),
+    "system-put-back": ([compaction(), C], {"one": State(system=(OLD_RULES,))}, [OLD_RULES, "S:one", C]),
+    "system-put-back-in-front": ([A, compaction()], {"one": State(system=(OLD_RULES,))}, [OLD_RULES, A, "S:one"]),
+    "own-system-stays-alone": ([RULES, compaction()], {"one": State(system=(OLD_RULES,))}, [RULES, "S:one"]),
+    "own-developer-after-it": (
+        [compaction(), {"role": "developer", "content": "d"}],
+        {"one": State(system=(OLD_RULES,))},
+        ["S:one", {"role": "developer", "content": "d"}],
+    ),
+    "trigger-item-keeps-what-stands-before": ([A, B, compaction()], {"one": State()}, [A, B, "S:one"]),
+    "inline-supersedes": ([A, B, compaction(), C], {"one": State(is_inline=True)}, ["S:one", C]),
+    "inline-keeps-system-and-tools": (
+        [RULES, TOOLS, A, UPDATE, B, compaction(), C],
+        {"one": State(is_inline=True, system=(OLD_RULES,))},
+        [RULES, TOOLS, UPDATE, "S:one", C],
+    ),
+    "inline-supersedes-an-item": (
+        [A, compaction(), B, compaction("two"), C],
+        {"one": State(kept=(A,)), "two": State("later", is_inline=True)},
+        ["S:two", C],
+    ),
+    "folded-item-is-gone": ([compaction(), B, compaction("two")], {"one": KEPT, "two": SECOND}, [B, "S:two", C]),
+    "folded-item-after-it-is-gone": ([compaction("two"), compaction()], {"one": KEPT, "two": SECOND}, ["S:two", C]),
+    "folded-inline-is-no-boundary": (
+        [A, compaction(), compaction("two")],
+        {"one": State(is_inline=True), "two": SECOND},
+        [A, "S:two", C],
+    ),
+    "the-same-item-twice": ([compaction(), B, compaction()], {"one": KEPT}, ["S:one", A, *K, B]),
+    "two-items-that-know-nothing-of-each-other": (
+        [compaction(), compaction("two")],
+        {"one": State(), "two": State("other")},
+        ["S:one", "S:two"],
+    ),
+    "newest-system-wins": (
+        [compaction(), compaction("two")],
+        {"one": State(system=(OLD_RULES,)), "two": State("other", system=(RULES,))},
+        [RULES, "S:one", "S:two"],
+    ),
+    "kept-only-once-over-two-items": (
+        [compaction(), compaction("two")],
+        {"one": State(kept=(A,)), "two": State("other", kept=(A, B))},
+        ["S:one", A, "S:two", B],
+    ),
+    "open-call-finds-its-output": (
+        [compaction(), output("k", "1")],
+        {"one": State(kept=(A, call("k")))},
+        ["S:one", A, call("k"), output("k", "1")],
+    ),
+    "own-open-call-stays": ([call("x"), compaction()], {"one": State()}, [call("x"), "S:one"]),
+    "nested-object-is-data": (
+        [{**output("x", ""), "output": [compaction()]}, call("y")],
+        {},
+        [{**output("x", ""), "output": [compaction()]}, call("y")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("items", "states", "expanded"), ROWS.values(), ids=ROWS)
+def test_expansion(items: list[Any], states: dict[str, State], expanded: list[Any]) -> None:
+    """What a model gets for an input."""
+    before = repr(items)
+    assert expand(items, states) == expanded
+    assert repr(items) == before
+
+
+def test_lone_halves_become_text() -> None:
+    """An output whose call is gone, and a kept call that nobody answers, are told and not sent as tool items."""
+    lone_output, first, lone_call, then = expand(
+        [output("gone", "words"), compaction(), C], {"one": State(kept=(call("open", "tool"),))}
+    )
+    assert "is the result of an earlier call" in lone_output
+    assert '"output": "words"' in lone_output
+    assert first == "S:one"
+    assert "has no result" in lone_call
+    assert '"name": "tool"' in lone_call
+    assert then == C
+
+
+def test_chain_may_hold_the_call() -> None:
+    """With a `previous_response_id` an output's call may stand in the chain: it is passed on."""
+    items = [compaction(), output("elsewhere", "1")]
+    assert expand(items, {"one": State()}, chained=True) == ["S:one", output("elsewhere", "1")]
+    assert "is the result of an earlier call" in expand(items, {"one": State()})[1]
+
+
+def test_ordinary_input_is_passed_on_even_with_lone_halves() -> None:
+    """Without an item of this plugin nothing is repaired: the client's input is its own business."""
+    items = [output("gone", "words"), call("open"), compaction()]
+    foreign = expand_items(items, lambda raw: raw)
+    assert all(left is right for left, right in zip(foreign.items, items, strict=True))
+
+
+@pytest.mark.parametrize("role", ["user", "developer", "tool"])
+def test_summary_roles(role: SummaryRole) -> None:
+    """The restored summary in each role, found again by its look, fenced and called history."""
+    written = write_summary("  the facts \n", role, "0123456789abcdef")
+    text = written[-1]["output"] if role == "tool" else written[0]["content"][0]["text"]
+    assert text.startswith("<conversation_summary id='01234567'>\nthe facts\n</conversation_summary>\n")
+    assert "not a new request" in text
+    assert all(is_summary(raw) for raw in written)
+    assert [raw.get("role") for raw in written] == ([None, None] if role == "tool" else [role])
+    if role == "tool":
+        assert [raw["type"] for raw in written] == ["function_call", "function_call_output"]
+        assert written[0]["call_id"] == written[1]["call_id"]
+    expansion = expand_items([compaction(), C], lambda _: Opened(State("the facts"), "0123456789abcdef"), role)
+    assert expansion.items == [*written, C]
+    assert expansion.summaries == frozenset(range(len(written)))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        A,
+        {"role": "user", "content": None},
+        {"role": "user", "content": [{"type": "input_text", "text": "see <conversation_summary id="}]},
+        output("c", "fine"),
+        call("c"),
+        {},
+    ],
+    ids=["user", "null", "quoted", "output", "call", "nothing"],
+)
+def test_other_items_are_no_summaries(raw: dict[str, Any]) -> None:
+    """Only what begins like a summary is taken for one."""
+    assert not is_summary(raw)
+
+
+def test_error_of_the_opener_is_passed_on() -> None:
+    """What cannot be opened ends the expansion."""
+
+    def refuse(raw: Mapping[str, Any]) -> Opened:
+        raise PermissionError(raw["encrypted_content"])
+
+    with pytest.raises(PermissionError, match="one"):
+        expand_items([A, compaction()], refuse)

@@ -1,0 +1,57 @@
+"""Between the plugin's errors and LiteLLM's."""
+
+from __future__ import annotations
+
+import pytest
+
+from litellm_compaction.errors import CompactionError, CompactionFailed, CompactionTimeout, TriggerNotLast
+from litellm_compaction.gateway.errors import CompactionProxyException, as_compaction_error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TriggerNotLast(), CompactionTimeout(1), CompactionFailed("No deployments available, no healthy deployment.", 400)],
+    ids=["request", "timeout", "words-of-litellm"],
+)
+def test_proxy_exception_carries_status_and_body(error: CompactionError) -> None:
+    """LiteLLM answers with the error's status and the error's own body, whatever words stand in it."""
+    exception = CompactionProxyException(error)
+    assert exception.code == str(error.status)
+    assert exception.to_dict() == error.body()
+
+
+class FromLiteLLM(Exception):
+    def __init__(self, status: int | None) -> None:
+        super().__init__("text of the exception")
+        self.status_code = status
+        self.message = "words of LiteLLM"
+
+
+@pytest.mark.parametrize(
+    ("status", "expected", "code"),
+    [
+        (401, 401, "invalid_api_key"),
+        (429, 429, "rate_limit_exceeded"),
+        (503, 503, "server_is_overloaded"),
+        (500, 500, "server_error"),
+        (404, 404, "server_error"),
+        (None, 500, "server_error"),
+    ],
+)
+def test_foreign_error_in_a_stream(status: int | None, expected: int, code: str) -> None:
+    """LiteLLM's own error keeps its words and status; the code is the one clients know."""
+    error = as_compaction_error(FromLiteLLM(status))
+    assert (error.status, error.code, error.message) == (expected, code, "words of LiteLLM")
+    assert error.body()["type"] == "api_error"
+
+
+def test_plain_error_in_a_stream() -> None:
+    """Any other exception is a server error with its own text."""
+    error = as_compaction_error(ValueError("odd"))
+    assert (error.status, error.code, error.message) == (500, "server_error", "odd")
+
+
+def test_own_error_stays_itself() -> None:
+    """The plugin's own errors are not wrapped."""
+    own = TriggerNotLast()
+    assert as_compaction_error(own) is own

@@ -1,0 +1,301 @@
+"""The summariser over LiteLLM's router: identity, profile, replies, and which error is whose."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import litellm
+import pytest
+
+from litellm.router import Router
+
+from litellm_compaction.compaction.answer import Reply, Usage
+from litellm_compaction.compaction.engine import BackendFailed, Overflow, StyleRefused
+from litellm_compaction.compaction.prompt import Style
+from litellm_compaction.gateway.router import (
+    Profile,
+    RouterSummarizer,
+    inner_metadata,
+    is_served,
+    read_profile,
+    read_reply,
+    routed_name,
+)
+
+MESSAGES = [{"role": "user", "content": "x" * 400}]
+TOOL: dict[str, Any] = {"tools": [{}], "tool_choice": {}}
+
+
+class Status(Exception):
+    """An error as LiteLLM raises them, as far as the summariser looks at it."""
+
+    def __init__(self, status: int, message: str = "upstream said no") -> None:
+        super().__init__(message)
+        self.status_code = status
+        self.message = message
+
+
+class Completion:
+    def __init__(self, body: dict[str, Any]) -> None:
+        self.body = body
+
+    def model_dump(self) -> dict[str, Any]:
+        return self.body
+
+
+class FakeRouter:
+    """Answers one completion, and knows deployments by group."""
+
+    def __init__(self, answer: object = None, *, tag_filtering: bool = False) -> None:
+        self.answer = answer
+        self.enable_tag_filtering = tag_filtering
+        self.groups: dict[str, list[dict[str, Any]]] = {}
+        self.asked: dict[str, Any] = {}
+
+    async def acompletion(self, **kwargs: Any) -> Completion:
+        self.asked = kwargs
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return Completion(cast("dict[str, Any]", self.answer))
+
+    def get_model_list(self, model_name: str) -> list[dict[str, Any]] | None:
+        return self.groups.get(model_name)
+
+
+def body(content: str | None = "text", usage: object = None, **choice: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": content}, "finish_reason": "stop", **choice}], "usage": usage}
+
+
+async def ask(router: FakeRouter, parameters: dict[str, Any] | None = None, **extra: Any) -> Reply:
+    summarizer = RouterSummarizer(cast("Any", router), "group", {"user_api_key": "h", "model_group": "outer"}, extra)
+    return await summarizer(MESSAGES, TOOL if parameters is None else parameters)
+
+
+async def test_inner_call_is_the_callers() -> None:
+    """The inference is asked of the group, unstreamed, with the caller's identity and routing wishes."""
+    router = FakeRouter(body(usage={"prompt_tokens": 3, "completion_tokens": 2}))
+    assert await ask(router, fallbacks=["other"]) == Reply(text="text", usage=Usage(3, 2))
+    assert router.asked == {
+        "model": "group",
+        "messages": MESSAGES,
+        "stream": False,
+        "metadata": {"user_api_key": "h", "tags": ["compaction"]},
+        "fallbacks": ["other"],
+        **TOOL,
+    }
+
+
+async def test_own_tag_is_left_away_under_tag_filtering() -> None:
+    """With tag filtering LiteLLM would look for deployments of that tag."""
+    router = FakeRouter(body(), tag_filtering=True)
+    await ask(router)
+    assert router.asked["metadata"]["tags"] == []
+
+
+@pytest.mark.parametrize(
+    "usage", [None, {}, {"prompt_tokens": 0, "completion_tokens": 0}], ids=["none", "empty", "zero"]
+)
+async def test_missing_usage_is_estimated(usage: object) -> None:
+    """A compaction is never free: what the backend does not count is estimated."""
+    assert (await ask(FakeRouter(body("x" * 40, usage)))).usage == Usage(100, 10)
+    assert (await ask(FakeRouter(body(None, usage)))).usage == Usage(100, 1)
+
+
+async def test_estimate_counts_the_text_of_parts_and_of_calls() -> None:
+    """Images cost nothing in the estimate, arguments of a call count as written."""
+    calls = [{"function": {"name": "f", "arguments": "y" * 8}}]
+    router = FakeRouter(body(None, message={"content": None, "tool_calls": calls}))
+    summarizer = RouterSummarizer(cast("Any", router), "group", {}, {})
+    parts = [{"type": "text", "text": "x" * 20}, {"type": "image_url", "image_url": {"url": "y" * 999}}]
+    assert (await summarizer([{"role": "user", "content": parts}], {})).usage == Usage(5, 2)
+
+
+LITELLM: dict[str, Any] = {"message": "m", "model": "m", "llm_provider": "p"}
+ERRORS: dict[str, tuple[Exception, type[Exception]]] = {
+    "overflow": (litellm.exceptions.ContextWindowExceededError(**LITELLM), Overflow),
+    "unsupported-parameter": (litellm.exceptions.UnsupportedParamsError(**LITELLM), StyleRefused),
+    "no-tools": (Status(400, "this model does not support tools"), StyleRefused),
+    "no-tool-choice": (Status(400, "`tool_choice` is not supported by this model"), StyleRefused),
+    "no-endpoints": (Status(404, "No endpoints found that support tool use"), StyleRefused),
+    "server-without-tools": (Status(500, "tools param requires --jinja flag"), StyleRefused),
+    "rate-limit": (Status(429), Status),
+    "rate-limit-of-tools": (Status(429, "tool calls are not available, slow down"), Status),
+    "authentication": (Status(401), Status),
+    "payment": (Status(402), Status),
+    "permission": (Status(403), Status),
+    "unknown-model": (Status(404, "no such model"), Status),
+    "budget": (litellm.exceptions.BudgetExceededError(1, 1), litellm.exceptions.BudgetExceededError),
+    "bad-request": (Status(400), BackendFailed),
+    "server-error": (Status(500), BackendFailed),
+    "overloaded": (Status(503), BackendFailed),
+    "no-status": (ValueError("broken"), BackendFailed),
+}
+
+
+@pytest.mark.parametrize(("raised", "expected"), ERRORS.values(), ids=ERRORS)
+async def test_errors_are_told_apart(raised: Exception, expected: type[Exception]) -> None:
+    """Overflow, a refused form, the caller's own errors unchanged, the rest the backend's."""
+    with pytest.raises(expected) as caught:
+        await ask(FakeRouter(raised))
+    if isinstance(caught.value, StyleRefused):
+        assert caught.value.cause is raised
+    elif not isinstance(caught.value, Overflow | BackendFailed):
+        assert caught.value is raised
+
+
+async def test_without_a_form_none_is_refused() -> None:
+    """A request that forces no form cannot have been refused for it."""
+    with pytest.raises(BackendFailed, match="does not support tools"):
+        await ask(FakeRouter(Status(400, "this model does not support tools")), {})
+
+
+async def test_backends_words_are_cut() -> None:
+    """A page of HTML in an error does not reach the client whole."""
+    with pytest.raises(BackendFailed) as caught:
+        await ask(FakeRouter(Status(500, "x" * 10_000)))
+    assert str(caught.value) == "x" * 500
+
+
+METADATA = {
+    "user_api_key": "hash",
+    "user_api_key_team_id": "red",
+    "user_api_key_metadata": {"nested": ["x"]},
+    "requester_ip_address": "10.0.0.1",
+    "spend_logs_metadata": {"a": 1},
+    "model_group": "outer",
+    "deployment": "outer",
+    "litellm_parent_otel_span": object(),
+    "tags": ["mine"],
+}
+
+
+def test_inner_metadata_keeps_who_pays_and_nothing_of_the_routing() -> None:
+    """Identity and tags come along, what the outer request's routing wrote does not."""
+    kept = {"user_api_key", "user_api_key_team_id", "user_api_key_metadata", "requester_ip_address"}
+    inner = inner_metadata(METADATA)
+    assert set(inner) == kept | {"spend_logs_metadata", "tags"}
+    assert inner["tags"] == ["mine", "compaction"]
+    assert inner_metadata(METADATA, tagged=False)["tags"] == ["mine"]
+
+
+def test_inner_metadata_is_a_copy() -> None:
+    """What LiteLLM writes into the inner call's metadata does not reach the outer request."""
+    inner = inner_metadata(METADATA)
+    inner["tags"].append("written")
+    inner["user_api_key_metadata"]["nested"].append("written")
+    inner["spend_logs_metadata"]["b"] = 2
+    assert METADATA["tags"] == ["mine"]
+    assert METADATA["user_api_key_metadata"] == {"nested": ["x"]}
+    assert METADATA["spend_logs_metadata"] == {"a": 1}
+
+
+@pytest.mark.parametrize("tags", [None, "text", {}], ids=["none", "string", "object"])
+def test_strange_tags_are_left_out(tags: object) -> None:
+    """Tags that are no list do not break the call."""
+    assert inner_metadata({"tags": tags}) == {"tags": ["compaction"]}
+
+
+def entry(model: str = "openai/unheard-of", **info: Any) -> dict[str, Any]:
+    return {"litellm_params": {"model": model}, "model_info": info}
+
+
+CATALOGUE = {
+    "blind": {"mode": "chat", "supports_function_calling": True, "supports_response_schema": True},
+    "plain": {"mode": "chat"},
+    "embedder": {"mode": "embedding"},
+}
+PROFILES: dict[str, tuple[list[dict[str, Any]] | None, Profile]] = {
+    "unknown-group": (None, Profile(Style.TOOL, images=True)),
+    "unknown-model": ([entry()], Profile(Style.TOOL, images=True)),
+    "own-words": (
+        [entry(supports_function_calling=False, supports_vision=False)],
+        Profile(Style.SCHEMA, images=False),
+    ),
+    "nothing-but-text": (
+        [entry(supports_function_calling=False, supports_response_schema=False)],
+        Profile(Style.TEXT, images=True),
+    ),
+    "tools-win-over-schema": ([entry(supports_response_schema=False)], Profile(Style.TOOL, images=True)),
+    "null-says-nothing": ([entry(supports_function_calling=None)], Profile(Style.TOOL, images=True)),
+    "catalogue": ([entry("blind")], Profile(Style.TOOL, images=False)),
+    "catalogue-by-provider": ([entry("openai/blind")], Profile(Style.TOOL, images=False)),
+    "catalogue-base-model": ([entry("azure/mine", base_model="blind")], Profile(Style.TOOL, images=False)),
+    "catalogue-silent": ([entry("plain")], Profile(Style.TEXT, images=False)),
+    "catalogue-of-another-mode": ([entry("embedder")], Profile(Style.TOOL, images=True)),
+    "operator-over-catalogue": ([entry("plain", supports_vision=True)], Profile(Style.TEXT, images=True)),
+    "weakest-counts": ([entry(), entry("blind")], Profile(Style.TOOL, images=False)),
+    "no-model-info": ([{"litellm_params": {"model": "x/y"}, "model_info": None}], Profile(Style.TOOL, images=True)),
+}
+
+
+@pytest.mark.parametrize(("deployments", "profile"), PROFILES.values(), ids=PROFILES)
+def test_profile(deployments: list[dict[str, Any]] | None, profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What any deployment of the group lacks, the group lacks; what nobody says, it can."""
+    monkeypatch.setattr(litellm, "model_cost", CATALOGUE)
+    router = FakeRouter()
+    router.groups = {} if deployments is None else {"group": deployments}
+    assert read_profile(cast("Any", router), "group") == profile
+
+
+CALL = {"function": {"name": "f", "arguments": "{}"}}
+REPLIES: dict[str, tuple[dict[str, Any], Reply]] = {
+    "text": (body("hi"), Reply(text="hi")),
+    "call": (
+        body(message={"content": None, "tool_calls": [CALL, CALL]}, finish_reason="tool_calls"),
+        Reply(calls=(("f", "{}"), ("f", "{}")), finish_reason="tool_calls"),
+    ),
+    "call-with-nulls": (
+        body(message={"tool_calls": [{"function": {"name": None, "arguments": None}}, {"function": None}, {}]}),
+        Reply(calls=(("", ""),)),
+    ),
+    "no-choices": ({"choices": []}, Reply()),
+    "nothing": ({}, Reply()),
+    "no-message": ({"choices": [{"message": None, "finish_reason": None}]}, Reply()),
+    "content-parts": (body(message={"content": [{"type": "text", "text": "a"}]}), Reply()),
+    "cut": (body("hi", finish_reason="length"), Reply(text="hi", finish_reason="length")),
+    "usage": (
+        body(
+            "hi",
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 5,
+                "prompt_tokens_details": {"cached_tokens": 4},
+                "completion_tokens_details": {"reasoning_tokens": 3},
+            },
+        ),
+        Reply(text="hi", usage=Usage(10, 5, 4, 3)),
+    ),
+    "usage-nulls": (
+        body("hi", {"prompt_tokens": 10, "completion_tokens": None, "prompt_tokens_details": None}),
+        Reply(text="hi", usage=Usage(10)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("completion", "reply"), REPLIES.values(), ids=REPLIES)
+def test_reply(completion: dict[str, Any], reply: Reply) -> None:
+    """LiteLLM's completion as a reply, whatever a backend leaves out."""
+    assert read_reply(completion) == reply
+
+
+@pytest.mark.filterwarnings("ignore:Items? .* on TypedDict:UserWarning")  # LiteLLM's own, at a late import
+def test_group_is_served_by_name_alias_pattern_or_team() -> None:
+    """A real router says which names it would route, and under which name of its own."""
+    router = Router(
+        model_list=[
+            {"model_name": "plain", "litellm_params": {"model": "openai/a", "api_key": "k"}},
+            {"model_name": "wild/*", "litellm_params": {"model": "openai/*", "api_key": "k"}},
+            {
+                "model_name": "model_name_red_1",
+                "litellm_params": {"model": "openai/b", "api_key": "k"},
+                "model_info": {"team_id": "red", "team_public_model_name": "ours"},
+            },
+        ],
+        model_group_alias={"alias": "plain"},
+    )
+    served = {name: is_served(router, name, None) for name in ("plain", "alias", "wild/x", "unknown")}
+    assert served == {"plain": True, "alias": True, "wild/x": True, "unknown": False}
+    assert is_served(router, "ours", "red")
+    assert routed_name(router, "ours", "red") == "model_name_red_1"
+    assert routed_name(router, "ours", None) == "ours"
+    assert routed_name(router, "plain", "red") == "plain"
