@@ -73,7 +73,7 @@ def plan_compaction(
     return Plan(
         groups=groups,
         sizes=sizes,
-        forced=keepable & _forced(groups, history),
+        forced=keepable & _forced(groups, [item for item in history if item.index not in summaries]),
         recent=keepable & _recent(groups, sizes, ceilings.recent),
         blocks=blocks,
         system=tuple(item.raw for item in history if item.is_system and item.index not in summaries),

@@ -60,11 +60,17 @@ class Expansion:
 
 
 def expand_items(
-    raw_items: Sequence[RawItem], open_item: Opener, role: SummaryRole = "user", *, chained: bool = False
+    raw_items: Sequence[RawItem],
+    open_item: Opener,
+    role: SummaryRole = "user",
+    *,
+    chained: bool = False,
+    keep_open: bool = False,
 ) -> Expansion:
     """Put what the compaction items hold in their places. Errors are those of `open_item`.
 
     `chained`: the request has a `previous_response_id`, so an output may answer a call that is not in the input.
+    `keep_open`: a restored call without its output stays a call, for the next item to hold; else it becomes text.
     """
     slots: Final = [open_item(raw) if _is_compaction(raw) else raw for raw in raw_items]
     # What stands for a foreign item now is the plugin's own text.
@@ -88,7 +94,8 @@ def expand_items(
     opened: Final = tuple(slot for slot in kept_slots if isinstance(slot, Opened))
     if not opened and not notes:
         return Expansion(list(raw_items), ())
-    return _without_orphans([*_system(opened, own), *items], opened, written, restored, chained=chained)
+    to_tell: Final[Collection[int]] = () if keep_open else restored
+    return _without_orphans([*_system(opened, own), *items], opened, written, to_tell, chained=chained)
 
 
 def _is_compaction(raw: RawItem) -> bool:

@@ -40,6 +40,8 @@ from litellm_compaction.errors import UnreadableItem
 PREFIX: Final = "lcmp1."
 UNSEALED_MEMBER: Final = "litellm_compaction"
 MAX_CONTENT_CHARS: Final = 20_971_520  # OpenAI's limit of `encrypted_content`
+# With neither salt key nor master key a proxy has no secret and no tenants: items are sealed against damage only.
+NO_SECRET: Final = "litellm-compaction without a secret"  # noqa: S105  # says that there is none
 _KEY_ID_BYTES: Final = 8
 _NONCE_BYTES: Final = 12
 _CIPHER_FROM: Final = _KEY_ID_BYTES + _NONCE_BYTES

@@ -40,6 +40,9 @@ def register_delivery_model() -> None:
                 "supports_native_streaming": True,
                 "input_cost_per_token": 0.0,
                 "output_cost_per_token": 0.0,
+                # Without these LiteLLM warns the operator of a model that he never wrote.
+                "cache_creation_input_token_cost": 0.0,
+                "cache_read_input_token_cost": 0.0,
             }
         }
     )
@@ -58,6 +61,8 @@ def delivery_router_config(model: str) -> dict[str, Any]:
                     "api_key": "-",
                     "input_cost_per_token": 0.0,
                     "output_cost_per_token": 0.0,
+                    "cache_creation_input_token_cost": 0.0,
+                    "cache_read_input_token_cost": 0.0,
                 },
                 "model_info": {"id": DELIVERY_MODEL},
             }

@@ -28,7 +28,7 @@ from litellm_compaction.gateway.door import (
 )
 from litellm_compaction.gateway.errors import CompactionProxyException, forget_router_words, retry_after_of
 from litellm_compaction.gateway.operator import Operator
-from litellm_compaction.gateway.router import current_router, is_served, routed_name
+from litellm_compaction.gateway.router import current_router, is_served
 from litellm_compaction.gateway.service import Pending, Service, expand_input, new_frame, strip_body, with_error_event
 from litellm_compaction.gateway.session import load_chain
 
@@ -103,7 +103,7 @@ class CompactionHandler(CustomLogger):
         data[PENDING_KEY] = Pending(
             origin=request.origin,
             stream=request.stream,
-            model=routed_name(router, group, caller.team),
+            model=group,
             frame=new_frame(str(asked.get("model") or group)),
             settings=self.operator.resolve(router, group, caller.team)[0],
             ring=self.operator.ring,
@@ -132,6 +132,7 @@ class CompactionHandler(CustomLogger):
             mode,
             allow_unsealed=self.operator.allows_unsealed,
             chained=chained,
+            keep_open=isinstance(request, CompactionRequest) and mode == "own",
         )
 
     async def async_pre_call_deployment_hook(

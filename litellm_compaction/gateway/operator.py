@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,20 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import litellm
+from litellm._logging import verbose_proxy_logger
 
-from litellm_compaction.envelope.sealing import KeyRing
+from litellm_compaction.envelope.sealing import NO_SECRET, KeyRing
 from litellm_compaction.settings import Settings, merge_settings, parse_settings
 
 if TYPE_CHECKING:
     from litellm.router import Router
 
-log: Final = logging.getLogger("litellm_compaction")
 SECTION: Final = "litellm_compaction"
 WHERE: Final = f"callback_settings.{SECTION}"
 MODEL_SECTION: Final = "compaction"
 _OPENAI_HOST: Final = "api.openai.com"
-# With neither salt key nor master key a proxy has no secret and no tenants: items are sealed against damage only.
-_NO_SECRET: Final = "litellm-compaction without a secret"  # noqa: S105  # says that there is none
 
 Mode = Literal["own", "native"]
 
@@ -47,7 +44,15 @@ class Operator:
         values: Final = (litellm.callback_settings or {}).get(SECTION)
         proxy: Final = sys.modules.get("litellm.proxy.proxy_server")
         config: Final = getattr(proxy, "proxy_config", None)
-        return cls(values, config.get_config_state() if config is not None else {})
+        state: Final = config.get_config_state() if config is not None else {}
+        operator: Final = cls(values, state)
+        if operator.settings.seal and not _has_secret(operator.settings, state):
+            verbose_proxy_logger.warning(
+                "litellm_compaction: neither LITELLM_SALT_KEY nor a master key is set. Compaction items are protected "
+                "against damage, not against reading. Set LITELLM_SALT_KEY, or %s.keys.",
+                WHERE,
+            )
+        return operator
 
     def resolve(self, router: Router | None, group: str, team: str | None) -> tuple[Settings, Mode]:
         """The group's own settings over the global ones, and who compacts for it.
@@ -89,14 +94,13 @@ def _model_values(model: Mapping[str, Any]) -> object:
 def _derived_secret() -> str:
     proxy: Final = sys.modules.get("litellm.proxy.proxy_server")
     secret: Final = os.environ.get("LITELLM_SALT_KEY") or getattr(proxy, "master_key", None)
-    if isinstance(secret, str) and secret:
-        return secret
-    log.warning(
-        "neither LITELLM_SALT_KEY nor a master key is set: compaction items are protected against damage, "
-        "not against reading. Set LITELLM_SALT_KEY, or %s.keys.",
-        WHERE,
-    )
-    return _NO_SECRET
+    return secret if isinstance(secret, str) and secret else NO_SECRET
+
+
+def _has_secret(settings: Settings, config: Mapping[str, Any]) -> bool:
+    general: Final = config.get("general_settings") or {}
+    named: Final = os.environ.get("LITELLM_SALT_KEY") or os.environ.get("LITELLM_MASTER_KEY")
+    return bool(settings.keys or named or general.get("master_key"))
 
 
 def resolve_mode(settings: Settings, params: Sequence[Mapping[str, Any]]) -> Mode:

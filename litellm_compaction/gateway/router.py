@@ -34,6 +34,7 @@ _CALLERS_STATUSES: Final = frozenset({401, 402, 403, 404, 429})
 # Carries no status of its own; the proxy gives it one.
 _CALLERS_ERRORS: Final = (litellm.exceptions.BudgetExceededError,)
 _SHOWN_CHARACTERS: Final = 500
+_REFUSALS: Final = range(400, 500)
 _REQUEST_ERRORS: Final = frozenset({400, 404, 405, 422, 500, 501})
 
 
@@ -55,11 +56,6 @@ def is_served(router: Router, group: str, team: str | None) -> bool:
         or router.router_general_settings.pass_through_all_models
         or bool(router.pattern_router.get_pattern(group))
     )
-
-
-def routed_name(router: Router, group: str, team: str | None) -> str:
-    """The name LiteLLM's router knows: a team's public model name stands for one of the team's own."""
-    return (router.map_team_model(group, team) if team is not None else None) or group
 
 
 def inner_metadata(outer: Mapping[str, Any], *, tagged: bool = True) -> dict[str, Any]:
@@ -87,9 +83,9 @@ class Profile:
     images: bool = True
 
 
-def read_profile(router: Router, group: str) -> Profile:
+def read_profile(router: Router, group: str, team: str | None) -> Profile:
     """The profile of a group: what any of its deployments lacks, the group lacks. What nobody says, it can."""
-    deployments: Final = router.get_model_list(model_name=group) or []
+    deployments: Final = router.get_model_list(model_name=group, team_id=team) or []
     infos: Final = [_deployment_info(dict(deployment)) for deployment in deployments]
     tools: Final = all(info.get("supports_function_calling") is not False for info in infos)
     schema: Final = all(info.get("supports_response_schema") is not False for info in infos)
@@ -136,7 +132,7 @@ class RouterSummarizer:
                 raise StyleRefused(error) from error
             if _is_callers(error):
                 raise
-            raise BackendFailed(str(getattr(error, "message", error))[:_SHOWN_CHARACTERS]) from error
+            raise BackendFailed(_told(error)) from error
         reply: Final = read_reply(response.model_dump())
         return reply if reply.usage.total_tokens else replace(reply, usage=_estimate_usage(messages, reply))
 
@@ -145,6 +141,14 @@ def _is_callers(error: Exception) -> bool:
     """Rate limit, authentication, permission, unknown model, budget: answered as LiteLLM answers them. The rest gets
     the status of `compaction_failed`: Codex repeats a 500 fifteen times."""
     return isinstance(error, _CALLERS_ERRORS) or getattr(error, "status_code", None) in _CALLERS_STATUSES
+
+
+def _told(error: Exception) -> str:
+    """What a client may know: a refusal in the backend's words, an outage without addresses and internals."""
+    status: Final = getattr(error, "status_code", None)
+    if status in _REFUSALS:
+        return str(getattr(error, "message", error))[:_SHOWN_CHARACTERS]
+    return type(error).__name__ if status is None else f"{type(error).__name__} (status {status})"
 
 
 def _refuses_form(error: Exception) -> bool:

@@ -84,12 +84,12 @@ class Pending:
 
     @property
     def writer_model(self) -> str:
-        """The group that writes the summary, as LiteLLM routes it."""
+        """The group that writes the summary, aliases resolved."""
         return self.settings.summary_model or self.model
 
     @property
     def shown_writer(self) -> str:
-        """The same as the client knows it: a team's model has another name inside."""
+        """The same as the client knows it."""
         return self.settings.summary_model or self.frame.model
 
     def failure_headers(self) -> dict[str, str]:
@@ -127,6 +127,7 @@ def expand_input(
     *,
     allow_unsealed: bool = False,
     chained: bool = False,
+    keep_open: bool = False,
 ) -> Expansion:
     """The input with this plugin's items opened. Raises UnreadableItem for one that cannot be, unless it belongs to a
     native backend or the operator chose a note."""
@@ -143,7 +144,7 @@ def expand_input(
             return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": _NOTE}]}
         return Opened(payload, content_digest(str(content)))
 
-    return expand_items(items, open_one, settings.summary_role, chained=chained)
+    return expand_items(items, open_one, settings.summary_role, chained=chained, keep_open=keep_open)
 
 
 async def with_error_event(pending: Pending, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
@@ -243,7 +244,7 @@ class Service:
         )
         # Megabytes of transcript: rendering and sealing them would hold the event loop.
         plan: Final = await asyncio.to_thread(make_plan, task, estimate_tokens)
-        profile: Final = read_profile(router, pending.writer_model)
+        profile: Final = read_profile(router, pending.writer_model, pending.caller.team)
         policy: Final = Policy(
             instructions=write_instructions(pending.settings.instructions),
             mark=lambda: secrets.token_hex(6),

@@ -37,7 +37,9 @@ def open_raw(raw: Any) -> Opened:
 
 def run(items: list[Any], choices: list[int], origin: Origin = "trigger") -> tuple[Outcome, Json]:
     """Compact an input whose model chooses items by number; the outcome and the sealed item."""
-    task = Task(expand_items(items, open_raw), origin, "m", lambda tokens: Limits(tokens // 4, None), 64_000)
+    task = Task(
+        expand_items(items, open_raw, keep_open=True), origin, "m", lambda tokens: Limits(tokens // 4, None), 64_000
+    )
     plan = make_plan(task, estimate_tokens)
     refs = sorted({sorted(plan.refs)[choice % len(plan.refs)] for choice in choices})
     arguments = json.dumps({"summary": "what happened", "retain_item_ids": refs})

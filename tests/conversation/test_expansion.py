@@ -214,3 +214,11 @@ def test_error_of_the_opener_is_passed_on() -> None:
 
     with pytest.raises(PermissionError, match="one"):
         expand_items([A, compaction()], refuse)
+
+
+def test_open_call_stays_a_call_for_the_next_item() -> None:
+    """A compaction keeps a restored open call as it is, so that the next item still holds it."""
+    held = State(kept=(call("open"),))
+    expansion = expand_items([compaction()], lambda _: Opened(held, "d" * 32), keep_open=True)
+    assert expansion.items[1:] == [call("open")]
+    assert expansion.summaries == {0}

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from litellm_compaction.envelope import payload as payload_module
 from litellm_compaction.envelope import sealing
 from litellm_compaction.envelope.payload import Bind, Payload, compress
 from litellm_compaction.envelope.sealing import (
@@ -199,9 +200,12 @@ def test_what_holds_no_payload_is_refused(plain: bytes) -> None:
     assert refuses(reseal(plain), caller=None)
 
 
-def test_decompression_bomb_is_refused() -> None:
+def test_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sealed bomb does not inflate past the limit."""
-    assert refuses(reseal(compress(b"0" * (64 * 1024 * 1024 + 1))), caller=None)
+    plain = json.dumps({"origin": "auto", "summary": "s" * 1000}).encode()
+    assert not refuses(reseal(compress(plain)), caller=None)
+    monkeypatch.setattr(payload_module, "MAX_PLAIN_BYTES", len(plain) - 1)
+    assert refuses(reseal(compress(plain)), caller=None)
 
 
 def test_other_key_does_not_open() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 
 from litellm_compaction.errors import CompactionError, CompactionFailed, CompactionTimeout, TriggerNotLast
-from litellm_compaction.gateway.errors import CompactionProxyException, as_compaction_error
+from litellm_compaction.gateway.errors import (
+    CompactionProxyException,
+    as_compaction_error,
+    forget_router_words,
+    retry_after_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,10 +27,11 @@ def test_proxy_exception_carries_status_and_body(error: CompactionError) -> None
 
 
 class FromLiteLLM(Exception):
-    def __init__(self, status: int | None) -> None:
+    def __init__(self, status: int | None = None, message: str = "words of LiteLLM", **members: object) -> None:
         super().__init__("text of the exception")
         self.status_code = status
-        self.message = "words of LiteLLM"
+        self.message = message
+        self.__dict__.update(members)
 
 
 @pytest.mark.parametrize(
@@ -55,3 +62,35 @@ def test_own_error_stays_itself() -> None:
     """The plugin's own errors are not wrapped."""
     own = TriggerNotLast()
     assert as_compaction_error(own) is own
+
+
+HEADERS = {"retry-after": "7"}
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (FromLiteLLM(response=httpx.Response(429, headers=HEADERS)), "7"),
+        (FromLiteLLM(litellm_response_headers=HEADERS), "7"),
+        (FromLiteLLM(response=httpx.Response(429), litellm_response_headers=HEADERS), "7"),
+        (FromLiteLLM(response=None, litellm_response_headers=None), None),
+        (FromLiteLLM(response=httpx.Response(429)), None),
+        (ValueError(), None),
+    ],
+    ids=["response", "litellm", "either", "nulls", "silent", "plain"],
+)
+def test_retry_after_is_found(error: Exception, told: str | None) -> None:
+    """When a provider said when to come back, it is known."""
+    assert retry_after_of(error) == told
+
+
+def test_words_of_the_inner_router_are_taken_off() -> None:
+    """The sentence LiteLLM's router adds stands once: the outer router adds it again."""
+    error = FromLiteLLM(message="slow down\n\nLiteLLM: model group m had no fallbacks")
+    forget_router_words(error)
+    assert error.message == "slow down"
+    own, plain = CompactionFailed("x\n\nLiteLLM: model group y.", 400), ValueError("odd")
+    forget_router_words(own)
+    forget_router_words(plain)
+    assert "model group y" in own.message
+    assert str(plain) == "odd"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import litellm
@@ -185,9 +185,28 @@ def test_master_key_stands_in_for_the_salt_key(monkeypatch: pytest.MonkeyPatch) 
     assert open_item(sealed(operator.ring), KeyRing(["sk-master"]), None).summary == "s"
 
 
-def test_proxy_without_a_secret_is_warned(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """With no secret at all items still work, and the log says what they are worth."""
+@pytest.mark.parametrize(
+    ("settings", "general", "warned"),
+    [({}, {}, True), ({}, {"master_key": "sk-1"}, False), ({"keys": ["k"]}, {}, False), ({"seal": False}, {}, False)],
+    ids=["no-secret", "master-key", "keys", "unsealed"],
+)
+def test_proxy_without_a_secret_is_warned_at_its_start(
+    settings: dict[str, Any],
+    general: dict[str, Any],
+    warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With no secret at all items still work, and the log says at the start what they are worth."""
     set_master_key(monkeypatch, None)
-    with caplog.at_level(logging.WARNING, "litellm_compaction"):
-        assert open_item(sealed(Operator(None, {}).ring), Operator(None, {}).ring, None).summary == "s"
-    assert "not against reading" in caplog.text
+    monkeypatch.setattr(litellm, "callback_settings", {"litellm_compaction": settings})
+    monkeypatch.setattr(
+        sys.modules["litellm.proxy.proxy_server"],
+        "proxy_config",
+        SimpleNamespace(get_config_state=lambda: {"general_settings": general}),
+        raising=False,
+    )
+    with caplog.at_level(logging.WARNING):
+        operator = Operator.from_litellm()
+    assert ("not against reading" in caplog.text) == warned
+    assert open_item(sealed(operator.ring), operator.ring, None).summary == "s"

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import litellm
 import pytest
-
 from litellm.router import Router
 
 from litellm_compaction.compaction.answer import Reply, Usage
@@ -19,7 +18,6 @@ from litellm_compaction.gateway.router import (
     is_served,
     read_profile,
     read_reply,
-    routed_name,
 )
 
 MESSAGES = [{"role": "user", "content": "x" * 400}]
@@ -58,7 +56,7 @@ class FakeRouter:
             raise self.answer
         return Completion(cast("dict[str, Any]", self.answer))
 
-    def get_model_list(self, model_name: str) -> list[dict[str, Any]] | None:
+    def get_model_list(self, model_name: str, team_id: str | None = None) -> list[dict[str, Any]] | None:
         return self.groups.get(model_name)
 
 
@@ -152,8 +150,15 @@ async def test_without_a_form_none_is_refused() -> None:
 async def test_backends_words_are_cut() -> None:
     """A page of HTML in an error does not reach the client whole."""
     with pytest.raises(BackendFailed) as caught:
-        await ask(FakeRouter(Status(500, "x" * 10_000)))
+        await ask(FakeRouter(Status(422, "x" * 10_000)))
     assert str(caught.value) == "x" * 500
+
+
+async def test_outage_is_told_without_addresses() -> None:
+    """What LiteLLM says of a backend that is down names hosts and internals; the client hears the kind of failure."""
+    with pytest.raises(BackendFailed) as caught:
+        await ask(FakeRouter(Status(503, "Cannot connect to host 10.0.0.7:8000")))
+    assert str(caught.value) == "Status (status 503)"
 
 
 METADATA = {
@@ -234,7 +239,7 @@ def test_profile(deployments: list[dict[str, Any]] | None, profile: Profile, mon
     monkeypatch.setattr(litellm, "model_cost", CATALOGUE)
     router = FakeRouter()
     router.groups = {} if deployments is None else {"group": deployments}
-    assert read_profile(cast("Any", router), "group") == profile
+    assert read_profile(cast("Any", router), "group", None) == profile
 
 
 CALL = {"function": {"name": "f", "arguments": "{}"}}
@@ -296,6 +301,3 @@ def test_group_is_served_by_name_alias_pattern_or_team() -> None:
     served = {name: is_served(router, name, None) for name in ("plain", "alias", "wild/x", "unknown")}
     assert served == {"plain": True, "alias": True, "wild/x": True, "unknown": False}
     assert is_served(router, "ours", "red")
-    assert routed_name(router, "ours", "red") == "model_name_red_1"
-    assert routed_name(router, "ours", None) == "ours"
-    assert routed_name(router, "plain", "red") == "plain"

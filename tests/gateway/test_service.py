@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,10 +15,10 @@ from litellm_compaction.compaction.plan import Limits
 from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.envelope.payload import Payload
 from litellm_compaction.envelope.sealing import Caller, KeyRing, seal_payload, write_unsealed
-from litellm_compaction.errors import UnreadableItem
+from litellm_compaction.errors import CompactionFailed, UnreadableItem
 from litellm_compaction.gateway.operator import Mode
 from litellm_compaction.gateway.responses import Frame
-from litellm_compaction.gateway.service import Pending, _limits, expand_input, new_frame, strip_body
+from litellm_compaction.gateway.service import Pending, _limits, expand_input, new_frame, strip_body, with_error_event
 from litellm_compaction.settings import Settings
 from tests.support.bodies import assistant, user
 
@@ -158,6 +159,33 @@ def test_final_input_finds_moved_summaries() -> None:
     plain = pending(expansion=Expansion([user("a")], ()))
     plain.take_final_input([user("a"), user("<conversation_summary id= is what the user typed")])
     assert plain.expansion.summaries == frozenset()
+
+
+class Numbered:
+    def __init__(self, number: int) -> None:
+        self.sequence_number = number
+
+
+async def broken_stream() -> AsyncIterator[object]:
+    yield Numbered(0)
+    yield object()
+    yield Numbered(4)
+    raise RuntimeError("LiteLLM's own")
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["of-the-compaction", "of-the-host"])
+async def test_error_event_stands_before_the_failed_response(late: bool) -> None:
+    """An error of a begun compaction is told in an `error` event, numbered on; LiteLLM ends the stream after it."""
+    waiting = pending()
+    waiting.late_error = CompactionFailed("why.", 500) if late else None
+    seen: list[Any] = []
+    with pytest.raises(RuntimeError, match="LiteLLM's own"):  # noqa: PT012
+        async for event in with_error_event(waiting, broken_stream()):
+            seen.append(event)  # noqa: PERF401
+    assert len(seen) == (4 if late else 3)
+    if late:
+        body = CompactionFailed("why.", 500).body()
+        assert seen[3].model_dump() == {"type": "error", "sequence_number": 5, "error": body}
 
 
 class Body:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import NoReturn, TextIO
@@ -31,7 +32,6 @@ def inspect_item(file: TextIO, config: Path | None, keys: tuple[str, ...], as_js
     from litellm_compaction.cli.inspection.find import find_items
     from litellm_compaction.cli.inspection.keys import NoKeysError, find_secrets
     from litellm_compaction.cli.inspection.show import show_payload
-    from litellm_compaction.envelope.payload import dump_payload
     from litellm_compaction.envelope.sealing import KeyRing, open_item
     from litellm_compaction.errors import UnreadableItem
 
@@ -44,17 +44,24 @@ def inspect_item(file: TextIO, config: Path | None, keys: tuple[str, ...], as_js
         _fail(f"{file.name} is no text")
     if not items:
         _fail(f"{file.name} holds no compaction item")
+    unreadable = False
     for item in items:
         try:
             payload = open_item(item, ring, None, allow_unsealed=True)
         except UnreadableItem:
-            _fail(
-                f"item {item.get('id') or '(no id)'} cannot be opened: another key, another origin, or damaged content"
+            # The others are shown all the same: a request may carry items of several origins.
+            unreadable = True
+            name = item.get("id") or "(no id)"
+            click.echo(
+                f"Error: item {name} cannot be opened: another key, another origin, or damaged content", err=True
             )
+            continue
         if as_json:
-            click.echo(dump_payload(payload).decode())
+            click.echo(json.dumps(payload.model_dump()))
         else:
             show_payload(make_console(), item, payload)
+    if unreadable:
+        sys.exit(1)
 
 
 def _fail(message: str) -> NoReturn:

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import yaml
 
+from litellm_compaction.envelope.sealing import NO_SECRET
+
 _ENVIRONMENT: Final = "os.environ/"
 SALT_KEY: Final = "LITELLM_SALT_KEY"
 MASTER_KEY: Final = "LITELLM_MASTER_KEY"
@@ -41,9 +43,10 @@ def find_secrets(given: Sequence[str], config: Path | None, environment: Mapping
             environment.get(MASTER_KEY, ""),
         ]
     usable: Final = list(dict.fromkeys(filter(None, secrets)))
-    if not usable:
+    if not usable and config is None:
         raise NoKeysError(f"no key: give --key, a --config that has one, or set {SALT_KEY} or {MASTER_KEY}")
-    return usable
+    # A proxy that has no secret at all seals with this one, which protects against damage only.
+    return usable or [NO_SECRET]
 
 
 def _load(config: Path) -> Mapping[str, Any]:
