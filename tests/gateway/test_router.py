@@ -56,7 +56,7 @@ class FakeRouter:
             raise self.answer
         return Completion(cast("dict[str, Any]", self.answer))
 
-    def get_model_list(self, model_name: str, team_id: str | None = None) -> list[dict[str, Any]] | None:
+    def get_model_list(self, model_name: str, team_id: str | None = None) -> list[dict[str, Any]] | None:  # noqa: ARG002  # as the router
         return self.groups.get(model_name)
 
 
