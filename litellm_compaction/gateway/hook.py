@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from litellm.integrations.custom_logger import CustomLogger
@@ -27,10 +27,11 @@ from litellm_compaction.gateway.door import (
     concerns_plugin,
 )
 from litellm_compaction.gateway.errors import CompactionProxyException, forget_router_words, retry_after_of
-from litellm_compaction.gateway.operator import Operator
+from litellm_compaction.gateway.operator import Mode, Operator
 from litellm_compaction.gateway.router import current_router, is_served
 from litellm_compaction.gateway.service import Pending, Service, expand_input, new_frame, strip_body, with_error_event
 from litellm_compaction.gateway.session import load_chain
+from litellm_compaction.settings import Settings
 
 if TYPE_CHECKING:
     from litellm.caching.dual_cache import DualCache
@@ -44,6 +45,20 @@ _ROUTING_KEYS: Final = ("fallbacks", "context_window_fallbacks", "content_policy
 _TOO_DEEP: Final = "Invalid 'input': an item is nested too deeply."
 # Members of the body that the delivery needs as well.
 _DELIVERED: Final = frozenset({"model", "input", "stream", "metadata", "litellm_metadata"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What holds for one request, looked up once: the group, who asks, the settings, who compacts."""
+
+    group: str
+    caller: Caller
+    settings: Settings
+    mode: Mode
+
+    @property
+    def normalizes(self) -> bool:
+        return self.settings.misplaced_trigger == "normalize"
 
 
 class CompactionHandler(CustomLogger):
@@ -68,46 +83,47 @@ class CompactionHandler(CustomLogger):
             return None
         caller: Final = Caller(user_api_key_dict.api_key, user_api_key_dict.team_id, user_api_key_dict.user_id)
         try:
-            settings, mode = self.operator.resolve(current_router(), group, caller.team)
-            normalize: Final = settings.misplaced_trigger == "normalize"
-            request: Final = classify_request(call_type, data, normalize_trigger=normalize)
+            scene: Final = self._resolve(group, caller)
+            request: Final = classify_request(call_type, data, normalize_trigger=scene.normalizes)
             if request is None:
                 return None
-            if isinstance(request, CompactionRequest) and mode == "own":
-                return await self._mark(request, data, group, caller)
-            return await self._replay(request, data, group, caller)
+            if isinstance(request, CompactionRequest) and scene.mode == "own":
+                return await self._mark(request, data, scene)
+            return await self._replay(request, data, scene)
         except CompactionError as error:
             raise CompactionProxyException(error) from None
         except RecursionError:
             raise CompactionProxyException(InvalidInput(_TOO_DEEP)) from None
 
-    async def _replay(self, request: Request, data: dict[str, Any], group: str, caller: Caller) -> dict[str, Any]:
+    def _resolve(self, group: str, caller: Caller) -> _Scene:
+        settings, mode = self.operator.resolve(current_router(), group, caller.team)
+        return _Scene(group, caller, settings, mode)
+
+    async def _replay(self, request: Request, data: dict[str, Any], scene: _Scene) -> dict[str, Any]:
         """An ordinary request, or one that a native backend compacts: this plugin's items become input again."""
-        expansion: Final = await self._expand(request, group, caller, chained=bool(data.get("previous_response_id")))
+        expansion: Final = await self._expand(request, scene, chained=bool(data.get("previous_response_id")))
         if not _same_items(expansion.items, request.items):  # else the request passes untouched
             triggers: Final = [item for item in normalize_input(data["input"]) if item.get("type") == TRIGGER_TYPE]
             data["input"] = [*expansion.items, *triggers]
         return data
 
-    async def _mark(
-        self, request: CompactionRequest, data: dict[str, Any], group: str, caller: Caller
-    ) -> dict[str, Any] | None:
+    async def _mark(self, request: CompactionRequest, data: dict[str, Any], scene: _Scene) -> dict[str, Any] | None:
         """Send the request to the delivery, with all that the deployment hook needs to answer it."""
         router: Final = current_router()
-        if router is None or not is_served(router, group, caller.team):
+        if router is None or not is_served(router, scene.group, scene.caller.team):
             return None  # LiteLLM refuses the model in its own words; the deployment hook lets no trigger through
         previous: Final = data.pop("previous_response_id", None)
         chain: Final = await load_chain(previous) if isinstance(previous, str) and previous else []
-        expansion: Final = await self._expand(replace(request, items=[*chain, *request.items]), group, caller)
+        expansion: Final = await self._expand(replace(request, items=[*chain, *request.items]), scene)
         asked: Final = (data.get("proxy_server_request") or {}).get("body") or {}
         data[PENDING_KEY] = Pending(
             origin=request.origin,
             stream=request.stream,
-            model=group,
-            frame=new_frame(str(asked.get("model") or group)),
-            settings=self.operator.resolve(router, group, caller.team)[0],
+            model=scene.group,
+            frame=new_frame(str(asked.get("model") or scene.group)),
+            settings=scene.settings,
             ring=self.operator.ring,
-            caller=caller,
+            caller=scene.caller,
             expansion=expansion,
             application=_application(request, data),
             extra={key: data.pop(key) for key in _ROUTING_KEYS if key in data},
@@ -117,22 +133,21 @@ class CompactionHandler(CustomLogger):
             data.pop("stream", None)  # this door never streams; LiteLLM would try to read its answer as a stream
         data["input"] = expansion.items
         data["num_retries"] = 0
-        data["user_config"] = delivery_router_config(group)
+        data["user_config"] = delivery_router_config(scene.group)
         return data
 
-    async def _expand(self, request: Request, group: str, caller: Caller, *, chained: bool = False) -> Expansion:
-        settings, mode = self.operator.resolve(current_router(), group, caller.team)
+    async def _expand(self, request: Request, scene: _Scene, *, chained: bool = False) -> Expansion:
         # Opening an item decrypts and inflates up to megabytes: not on the event loop.
         return await asyncio.to_thread(
             expand_input,
             request.items,
-            settings,
+            scene.settings,
             self.operator.ring,
-            caller,
-            mode,
+            scene.caller,
+            scene.mode,
             allow_unsealed=self.operator.allows_unsealed,
             chained=chained,
-            keep_open=isinstance(request, CompactionRequest) and mode == "own",
+            keep_open=isinstance(request, CompactionRequest) and scene.mode == "own",
         )
 
     async def async_pre_call_deployment_hook(
@@ -170,14 +185,13 @@ class CompactionHandler(CustomLogger):
     async def _guard(self, name: str, kwargs: dict[str, Any]) -> dict[str, Any] | None:
         """WebSocket frames and the router used as a library come without a pre-call hook."""
         group: Final = str(_metadata(kwargs).get("model_group") or kwargs.get("model") or "")
-        caller: Final = _caller(_metadata(kwargs))
-        settings, mode = self.operator.resolve(current_router(), group, caller.team)
-        request: Final = classify_request(name, kwargs, normalize_trigger=settings.misplaced_trigger == "normalize")
+        scene: Final = self._resolve(group, _caller(_metadata(kwargs)))
+        request: Final = classify_request(name, kwargs, normalize_trigger=scene.normalizes)
         if request is None:
             return None
-        if isinstance(request, CompactionRequest) and mode == "own":
+        if isinstance(request, CompactionRequest) and scene.mode == "own":
             raise TriggerNotSupportedHere
-        await self._replay(request, kwargs, group, caller)
+        await self._replay(request, kwargs, scene)
         return kwargs
 
     async def async_post_call_success_hook(
