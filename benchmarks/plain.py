@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import os
-import time
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measure import compare, peak
 from litellm_compaction.budget.counting import estimate_tokens
 from litellm_compaction.compaction.compact import Task, make_plan
 from litellm_compaction.compaction.plan import Limits, Plan
@@ -28,7 +27,6 @@ from litellm_compaction.envelope.sealing import Caller, KeyRing, content_digest,
 from litellm_compaction.gateway.door import concerns_plugin
 
 _PAIRS = 850
-_ROUNDS = 5
 _RING = KeyRing(["a benchmark's secret"])
 
 
@@ -47,23 +45,25 @@ def main() -> None:
     body = json.dumps({"model": "m", "input": items})
     data = json.loads(body)
     plan = _plan(items)
+    blocks = [block for unit in plan.units for block in unit.blocks]
     payload = Payload(origin="trigger", summary="s" * 4000, kept=tuple(items[-200:]))
     sealed = seal_payload(payload, _RING, Caller(team="t"), "team", os.urandom)
     item = {"type": "compaction", "encrypted_content": sealed}
-    base = _seconds(lambda: json.loads(body))
-    table = Table(title=f"{len(body) / 1e6:.1f} MB, {len(items)} items; json.loads {base * 1e3:.1f} ms")
-    for column in ("step", "milliseconds", "x json.loads", "peak memory x body"):
+    table = Table(title=f"{len(body) / 1e6:.1f} MB, {len(items)} items")
+    for column in ("step", "milliseconds", "json.loads", "ratio", "peak memory x body"):
         table.add_column(column, justify="left" if column == "step" else "right")
     steps: dict[str, Callable[[], object]] = {
         "door: an ordinary request": lambda: concerns_plugin("aresponses", data),
         "plan: classify, pair, count, render": lambda: _plan(items),
-        "transcript: text for the summariser": lambda: write_blocks(plan.blocks, "mark", images=True),
+        "transcript: text for the summariser": lambda: write_blocks(blocks, "mark", images=True),
         "seal: 200 kept items": lambda: seal_payload(payload, _RING, Caller(team="t"), "team", os.urandom),
         "open and expand the same": lambda: expand_items([item, *items[:100]], _open),
     }
     for name, step in steps.items():
-        seconds = _seconds(step)
-        table.add_row(name, f"{seconds * 1e3:.2f}", f"{seconds / base:.3f}", f"{_peak(step) / len(body):.2f}")
+        taken, base = compare(step, lambda: json.loads(body))
+        table.add_row(
+            name, f"{taken * 1e3:.2f}", f"{base * 1e3:.2f}", f"{taken / base:.2f}", f"{peak(step) / len(body):.2f}"
+        )
     Console().print(table)
 
 
@@ -74,24 +74,6 @@ def _plan(items: list[dict[str, Any]]) -> Plan:
 
 def _open(raw: Any) -> Opened:
     return Opened(open_item(raw, _RING, Caller(team="t")), content_digest(raw["encrypted_content"]))
-
-
-def _seconds(step: Callable[[], object]) -> float:
-    """The best of some rounds: what the machine does beside only ever adds."""
-    best = float("inf")
-    for _ in range(_ROUNDS):
-        started = time.perf_counter()
-        step()
-        best = min(best, time.perf_counter() - started)
-    return best
-
-
-def _peak(step: Callable[[], object]) -> int:
-    tracemalloc.start()
-    step()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak
 
 
 if __name__ == "__main__":

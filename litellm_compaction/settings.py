@@ -16,6 +16,7 @@ from litellm_compaction.errors import SettingsError
 _ENVIRONMENT: Final = "os.environ/"
 _SECRET_KEYS: Final = frozenset({"keys"})
 
+_CACHE: Final = r"^(local|rediss?://.+|unix://.+)$"
 PositiveInt = Annotated[StrictInt, Field(ge=1)]
 Threshold = Literal["auto"] | PositiveInt | Annotated[float, Field(strict=True, gt=0, lt=1)]
 Secret = Annotated[StrictStr, Field(min_length=1)]
@@ -79,26 +80,21 @@ class Settings(BaseModel):
         None, description="Replaces the summary instructions; `{default}` stands for the built-in text."
     )
     speculate: StrictBool = Field(default=False, description="Prepare the summary ahead of the threshold.")
-    cache: StrictStr | None = Field(None, description="Shared store for single-flight; null: LiteLLM's cache.")
+    cache: Annotated[StrictStr, Field(pattern=_CACHE)] | None = Field(
+        None, description="Shared store for single-flight: null for LiteLLM's cache, `local`, or a Redis URL."
+    )
 
 
 # Keys whose effect comes with a later issue: naming one is refused, except with the value that says what
 # happens today anyway. Without this an operator would believe in a protection that is not there.
 _ANY: Final = object()
 NOT_SUPPORTED_YET: Final[Mapping[str, object]] = {
-    "trim_fraction": _ANY,
-    "oversize": _ANY,
-    "max_passes": _ANY,
-    "output": _ANY,
-    "max_input": _ANY,
     "threshold": _ANY,
     "threshold_rule": _ANY,
     "auto_compact": False,
     "enforce_budget": False,
     "ledger": False,
-    "on_failure": "error",
     "speculate": False,
-    "cache": None,
 }
 
 
@@ -159,13 +155,19 @@ def _validate(values: dict[str, object], where: str) -> Settings:
     _refuse_unknown(values, where)
     _refuse_not_yet(values, where)
     try:
-        return Settings.model_validate(values)
+        settings: Final = Settings.model_validate(values)
     except ValidationError as error:
         first: Final = error.errors(include_url=False)[0]
         key: Final = str(first["loc"][0]) if first["loc"] else "?"
         raise SettingsError(
             f"{where}.{key}: {_shown(key, values)} is not allowed: {_allowed(key, first['msg'])}"
         ) from None
+    if settings.context is not None and settings.output is not None and settings.output >= settings.context:
+        raise SettingsError(
+            f"{where}.output: {settings.output} is not allowed: the output is a part of the window, so allowed is less "
+            f"than 'context' ({settings.context})"
+        )
+    return settings
 
 
 def _refuse_unknown(values: Mapping[str, object], where: str) -> None:
@@ -211,6 +213,7 @@ _RANGES: Final[Mapping[str, str]] = {
     "threshold": "'auto', a number of tokens of at least 1, or a fraction between 0 and 1",
     "retained_fraction": "a number between 0 and 1",
     "keys": "a list of at least one secret",
+    "cache": "null for LiteLLM's cache, 'local', or the URL of a Redis (redis://, rediss://, unix://)",
 }
 
 

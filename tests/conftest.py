@@ -9,12 +9,19 @@ import pytest
 from hypothesis import settings
 
 from tests.support.backend import ScriptedBackend, running_backend
+from tests.support.bodies import renew_history
 from tests.support.proxy import LiveProxy, base_config, running_proxy
 
 # What decides must decide the same twice; at a developer's machine new examples are looked for each time.
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI") == "true":
     settings.load_profile("ci")
+
+
+@pytest.fixture(autouse=True)
+def conversation() -> None:
+    """Each test has a conversation of its own."""
+    renew_history()
 
 
 @pytest.fixture(scope="session")

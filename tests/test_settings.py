@@ -80,24 +80,18 @@ BAD: list[tuple[str, Any, str]] = [
     ("summary_role", "system", "'user', 'developer' or 'tool'"),
     ("instructions", "", "at least 1 character"),
     ("speculate", 2, "boolean"),
-    ("cache", 5, "string"),
+    ("cache", 5, "null for LiteLLM's cache, 'local', or the URL of a Redis"),
+    ("cache", "memcached://host", "null for LiteLLM's cache, 'local', or the URL of a Redis"),
 ]
 
 # key, the value that asks for what does not exist yet
 LATER: list[tuple[str, Any]] = [
-    ("trim_fraction", 0.2),
-    ("oversize", "fold"),
-    ("max_passes", 8),
-    ("output", 4096),
-    ("max_input", 100),
     ("threshold", "auto"),
     ("threshold_rule", "seed"),
     ("auto_compact", True),
     ("enforce_budget", True),
     ("ledger", True),
-    ("on_failure", "ledger"),
     ("speculate", True),
-    ("cache", "redis"),
     ("summary_model", "ledger"),
 ]
 
@@ -170,15 +164,8 @@ def test_every_setting_of_a_later_issue_is_refused_above() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        ("auto_compact", False),
-        ("enforce_budget", False),
-        ("ledger", False),
-        ("on_failure", "error"),
-        ("speculate", False),
-        ("cache", None),
-    ],
-    ids=["auto_compact", "enforce_budget", "ledger", "on_failure", "speculate", "cache"],
+    [("auto_compact", False), ("enforce_budget", False), ("ledger", False), ("speculate", False)],
+    ids=["auto_compact", "enforce_budget", "ledger", "speculate"],
 )
 def test_value_that_says_what_happens_today_is_accepted(key: str, value: object) -> None:
     """Switching off what does not exist yet is true, and accepted."""
@@ -241,6 +228,24 @@ def test_settings_of_the_proxy_are_refused_per_model(key: str, value: object) ->
     """Keys and cache belong to the proxy: an item must open whatever model reads it."""
     with pytest.raises(SettingsError, match=f"model_info.compaction of 'm': '{key}' can only be set under {WHERE}"):
         merge_settings(None, {key: value}, "m")
+
+
+@pytest.mark.parametrize(
+    "cache", [None, "local", "redis://host:6379/1", "rediss://user:word@host", "unix:///run/redis"]
+)
+def test_cache_is_litellms_none_or_a_redis(cache: str | None) -> None:
+    """The shared store: LiteLLM's own, none, or a Redis by its URL."""
+    assert parse_settings({"cache": cache}, WHERE).cache == cache
+
+
+@pytest.mark.parametrize(("context", "output"), [(8192, 8192), (8192, 10_000), (1, 1)])
+def test_output_has_to_be_smaller_than_the_window(context: int, output: int) -> None:
+    """The output is a part of the window: as much or more is refused, with both numbers."""
+    message = refusal({"context": context, "output": output})
+    assert message.startswith(f"{WHERE}.output: {output} is not allowed")
+    assert str(context) in message
+    with pytest.raises(SettingsError, match=r"model_info\.compaction of 'm'"):
+        merge_settings({"context": context}, {"output": output}, "m")
 
 
 def test_bad_model_value_names_the_model() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -34,12 +34,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One inference's answer: `calls` are (name, arguments) of its tool calls, `text` its content."""
+    """One inference's answer: `calls` are (name, arguments) of its tool calls, `text` its content, `refusal` what it
+    said in place of one, `reasoned` whether it holds reasoning."""
 
     calls: tuple[tuple[str, str], ...] = ()
     text: str = ""
     finish_reason: str = "stop"
     usage: Usage = field(default_factory=Usage)
+    refusal: str = ""
+    reasoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +57,32 @@ class InvalidAnswer(ValueError):
     """The answer cannot be used; the text says why, in words for the model that gets to repair it."""
 
 
+# Finish reasons whose answer is not used, whatever it holds: (what providers call it, what the model is told).
+_UNFINISHED: Final[Mapping[str, str]] = {
+    "length": "it was cut off at the output limit; write a shorter summary.",
+    "max_tokens": "it was cut off at the output limit; write a shorter summary.",
+    "model_context_window_exceeded": "it was cut off at the end of the context window; write a shorter summary.",
+    "content_filter": "it was stopped by a content filter; describe what the filter may object to in neutral words.",
+    "refusal": "it was a refusal; nothing but a factual record of the transcript is asked for.",
+}
+
+
 def read_answer(reply: Reply, refs: Collection[str]) -> Answer:
     """The one summary in a reply: of the tool call, else JSON in the text.
 
-    Raises InvalidAnswer if there is none or more than one, if it is blank, was cut off, or names unknown or repeated
-    items.
+    | reply                                             | outcome                              |
+    |---------------------------------------------------|--------------------------------------|
+    | one summary, not blank, known refs without repeats| the answer                           |
+    | more than one summary, in calls or in the text    | invalid                              |
+    | none: prose, reasoning only, another tool's call  | invalid                              |
+    | refusal, content filter, cut off at a limit       | invalid, whatever else it holds      |
+
+    Raises InvalidAnswer, worded for the repair.
     """
-    if reply.finish_reason == "length":
-        raise InvalidAnswer("it was cut off at the output limit; write a shorter summary.")
-    if reply.finish_reason == "content_filter":
-        raise InvalidAnswer("it was stopped by a content filter.")
+    if reply.finish_reason in _UNFINISHED:
+        raise InvalidAnswer(_UNFINISHED[reply.finish_reason])
+    if reply.refusal:
+        raise InvalidAnswer(_UNFINISHED["refusal"])
     return _check(_find(reply), refs)
 
 
@@ -76,11 +95,17 @@ def _find(reply: Reply) -> dict[str, Any]:
         if parsed is None:
             raise InvalidAnswer(f"the arguments of `{SUMMARY_TOOL}` are not a JSON object.")
         return parsed
-    found: Final = next(_objects(reply.text), None)
-    if found is not None:
-        return found
+    # Some models write the same object twice, bare and in a fence; two different ones leave it open which counts.
+    every: Final = list(_objects(reply.text))
+    found: Final = [value for place, value in enumerate(every) if value not in every[:place]]
+    if len(found) > 1:
+        raise InvalidAnswer(f"it holds {len(found)} summaries, not one.")
+    if found:
+        return found[0]
     if reply.calls:
         raise InvalidAnswer(f"it called another tool instead of `{SUMMARY_TOOL}`.")
+    if reply.reasoned and not reply.text.strip():
+        raise InvalidAnswer("it holds reasoning and no answer; think less and answer.")
     raise InvalidAnswer("it holds no summary in the form asked for.")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -42,6 +43,11 @@ _ORDER: Final = {
     ),
 }
 
+_CARRY_OVER: Final = (
+    " Its first block, of type `earlier_summary`, is your own summary of all that came before: carry every fact of it "
+    "over, and write one flat summary of that and of this part."
+)
+
 PARAMETERS: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {
@@ -75,24 +81,74 @@ def write_instructions(custom: str | None) -> str:
     return DEFAULT_INSTRUCTIONS if custom is None else custom.replace(DEFAULT_PLACEHOLDER, DEFAULT_INSTRUCTIONS)
 
 
-def write_messages(
-    instructions: str, transcript: Sequence[Part], mark: str, style: Style, problem: str | None, context: str | None
-) -> list[dict[str, Any]]:
-    """Chat messages of one summary request.
+@dataclass(frozen=True, slots=True)
+class Briefing:
+    """What one summary request says beside the transcript.
 
-    `mark` is the fence of the transcript, `problem` what was wrong with the last answer, `context` the application's
-    own instructions, shown as data. The order to summarise comes last: models follow the last word.
+    `mark`: the fence. `problem`: what was wrong with the last answer. `context`: the application's own instructions,
+    shown as data. `left_out`, `shortened`: items missing from the transcript or cut in it. `part`: the place in a fold
+    of several windows, 0 outside of one; `last`: whether it is the last. `limit`: tokens the summary may have.
     """
+
+    instructions: str
+    mark: str
+    style: Style
+    problem: str | None = None
+    context: str | None = None
+    left_out: int = 0
+    shortened: int = 0
+    part: int = 0
+    last: bool = True
+    limit: int | None = None
+
+
+def write_messages(transcript: Sequence[Part], briefing: Briefing) -> list[dict[str, Any]]:
+    """Chat messages of one summary request. The order to summarise comes last: models follow the last word."""
+    mark: Final = briefing.mark
     opening: Final = (
         f"The transcript follows, one block `<item-{mark} …>` per item, oldest first; an image belongs to the block it "
         "stands in.\n"
     )
+    context: Final = briefing.context
     shown: Final = f"<application-{mark}>\n{context.replace(mark, '')}\n</application-{mark}>\n" if context else ""
-    order: Final = _ORDER["tool" if style is Style.TOOL else "json"]
-    repair: Final = f"Your last answer could not be used: {problem} " if problem else ""
-    parts: Final = [TextPart(shown + opening), *transcript, TextPart(f"End of the transcript.\n{repair}{order}")]
-    content: Final = _content(parts)
-    return [{"role": "system", "content": instructions}, {"role": "user", "content": content}]
+    closing: Final = "".join(("End of the transcript.\n", *_notes(briefing), _order(briefing)))
+    content: Final = _content([TextPart(shown + opening), *transcript, TextPart(closing)])
+    return [{"role": "system", "content": briefing.instructions}, {"role": "user", "content": content}]
+
+
+def _notes(briefing: Briefing) -> Iterator[str]:
+    if briefing.left_out:
+        yield (
+            f"Compaction note: {briefing.left_out} older transcript {_items(briefing.left_out)} left out, because the "
+            "transcript does not fit your context window. Do not guess what they held.\n"
+        )
+    if briefing.shortened:
+        yield (
+            f"Compaction note: {briefing.shortened} transcript {_items(briefing.shortened)} shortened; a mark in the "
+            "text says where.\n"
+        )
+    if briefing.part:
+        yield _part(briefing)
+    if briefing.limit is not None:
+        # Models reckon in words; a token is about two thirds of one.
+        yield f"The summary may have {max(1, briefing.limit * 2 // 3)} words at most.\n"
+
+
+def _items(number: int) -> str:
+    return "item was" if number == 1 else "items were"
+
+
+def _part(briefing: Briefing) -> str:
+    begun: Final = "" if briefing.part == 1 else _CARRY_OVER
+    more: Final = "" if briefing.last else " More parts follow later: nothing has ended yet."
+    return (
+        f"This was part {briefing.part} of a long transcript{', the last one' if briefing.last else ''}.{begun}{more}\n"
+    )
+
+
+def _order(briefing: Briefing) -> str:
+    repair: Final = f"Your last answer could not be used: {briefing.problem} " if briefing.problem else ""
+    return repair + _ORDER["tool" if briefing.style is Style.TOOL else "json"]
 
 
 def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
@@ -107,8 +163,9 @@ def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
     ]
 
 
-def write_parameters(style: Style) -> dict[str, Any]:
-    """The chat parameters that force the answer's shape."""
+def write_parameters(style: Style, answer: int | None) -> dict[str, Any]:
+    """The chat parameters that force the answer's shape, and bound it to `answer` tokens where that is known."""
+    bound: Final = {} if answer is None else {"max_tokens": answer}
     if style is Style.TOOL:
         function: Final = {
             "name": SUMMARY_TOOL,
@@ -118,8 +175,9 @@ def write_parameters(style: Style) -> dict[str, Any]:
         return {
             "tools": [{"type": "function", "function": function}],
             "tool_choice": {"type": "function", "function": {"name": SUMMARY_TOOL}},
+            **bound,
         }
     if style is Style.SCHEMA:
         schema: Final = {"name": SUMMARY_TOOL, "strict": True, "schema": json.loads(json.dumps(PARAMETERS))}
-        return {"response_format": {"type": "json_schema", "json_schema": schema}}
-    return {}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}, **bound}
+    return dict(bound)

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,7 +23,8 @@ _SIGNATURES: Final[tuple[tuple[bytes, str], ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, though nothing changes it: see `Item`.
+@dataclass(slots=True)
 class TextPart:
     text: str
 
@@ -38,24 +39,20 @@ class ImagePart:
 Part = TextPart | ImagePart
 
 
-def read_parts(content: object, index: int) -> Iterator[Part]:
+def read_parts(content: object, index: int) -> tuple[Part, ...]:
     """Parts of a message's content or a tool's output, in order; `index` names the item in errors.
 
     Raises UnsupportedImage for an image that is given only by `file_id` or is none of JPEG, PNG, WebP and GIF.
     """
     if content is None:
-        return
+        return ()
     if isinstance(content, str):
-        yield TextPart(content)
-        return
-    if isinstance(content, Mapping):
-        yield _read_part(content, index)
-        return
+        return (TextPart(content),)
     if isinstance(content, list | tuple):
-        for part in content:
-            yield _read_part(part, index) if isinstance(part, Mapping) else TextPart(_as_text(part))
-        return
-    yield TextPart(_as_text(content))
+        return tuple(
+            [_read_part(part, index) if isinstance(part, Mapping) else TextPart(_as_text(part)) for part in content]
+        )
+    return (_read_part(content, index) if isinstance(content, Mapping) else TextPart(_as_text(content)),)
 
 
 def has_file(content: object) -> bool:
@@ -67,7 +64,10 @@ def has_file(content: object) -> bool:
 
 def _read_part(part: Mapping[str, Any], index: int) -> Part:
     given: Final = part.get("type")
+    text: Final = part.get("text")
     kind: Final = given if isinstance(given, str) else None
+    if kind in _TEXT_TYPES and isinstance(text, str):
+        return TextPart(text)
     if kind in _TEXT_TYPES or (kind is None and isinstance(part.get("text"), str)):
         return TextPart(_as_text(part.get("text", part.get("refusal", ""))))
     if kind in _IMAGE_TYPES:

@@ -19,6 +19,9 @@ RawItem = Mapping[str, Any]
 class Kind(StrEnum):
     """What an item is to a compaction."""
 
+    # Looked up in sets for every item: an Enum's own hash is a Python function.
+    __hash__ = str.__hash__
+
     MESSAGE = "message"
     REASONING = "reasoning"
     CALL = "call"  # asks for an output that is an item of its own
@@ -59,6 +62,16 @@ _HOSTED: Final = frozenset(
         "mcp_list_tools",
     }
 )
+_PAIRED: Final = frozenset({Kind.CALL, Kind.OUTPUT})
+_NO_HISTORY: Final = frozenset({Kind.TOOLS, Kind.CONTROL, Kind.TRIGGER})
+# MCP approvals pair by the request's own id; local shell calls of older Codex carry only an id.
+_CALL_ID: Final = ("call_id",)
+_ID_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "mcp_approval_request": ("id",),
+    "mcp_approval_response": ("approval_request_id",),
+    "local_shell_call": ("call_id", "id"),
+    "local_shell_call_output": ("call_id", "id"),
+}
 _FIXED: Final[Mapping[str, Kind]] = {
     "message": Kind.MESSAGE,
     "agent_message": Kind.MESSAGE,
@@ -74,7 +87,8 @@ _FIXED: Final[Mapping[str, Kind]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, though nothing changes it: there are thousands, and a frozen one takes three times as long to make.
+@dataclass(slots=True)
 class Item:
     """One classified item.
 
@@ -105,7 +119,7 @@ class Item:
     @property
     def is_history(self) -> bool:
         """Part of what happened, as opposed to parts of the request that travel in the same list."""
-        return self.kind not in {Kind.TOOLS, Kind.CONTROL, Kind.TRIGGER}
+        return self.kind not in _NO_HISTORY
 
 
 def normalize_input(value: object) -> list[RawItem]:
@@ -134,13 +148,14 @@ def classify_items(raw_items: Sequence[RawItem]) -> tuple[Item, ...]:
 
 def _classify(index: int, raw: RawItem) -> Item:
     named: Final = raw.get("type")
-    role: Final = raw.get("role")
     item_type: Final = named if isinstance(named, str) else _untyped(raw)
     kind: Final = _FIXED.get(item_type, Kind.OPAQUE)
-    message_role: Final = (
-        ("user" if item_type == "agent_message" else str(role or "user")) if kind is Kind.MESSAGE else ""
-    )
-    return Item(index, item_type, kind, message_role, _call_id(raw, item_type, kind), raw)
+    if kind in _PAIRED:
+        return Item(index, item_type, kind, "", _call_id(raw, item_type), raw)
+    if kind is Kind.MESSAGE:
+        role: Final = "user" if item_type == "agent_message" else str(raw.get("role") or "user")
+        return Item(index, item_type, kind, role, None, raw)
+    return Item(index, item_type, kind, "", None, raw)
 
 
 def _untyped(raw: RawItem) -> str:
@@ -150,14 +165,9 @@ def _untyped(raw: RawItem) -> str:
     return "item_reference" if set(raw) <= {"id", "type"} and "id" in raw else "unknown"
 
 
-def _call_id(raw: RawItem, item_type: str, kind: Kind) -> str | None:
-    if kind not in {Kind.CALL, Kind.OUTPUT}:
-        return None
-    # MCP approvals pair by the request's own id; local shell calls of older Codex carry only an id.
-    names: Final = {
-        "mcp_approval_request": ("id",),
-        "mcp_approval_response": ("approval_request_id",),
-        "local_shell_call": ("call_id", "id"),
-        "local_shell_call_output": ("call_id", "id"),
-    }.get(item_type, ("call_id",))
-    return next((value for name in names if isinstance(value := raw.get(name), str) and value), None)
+def _call_id(raw: RawItem, item_type: str) -> str | None:
+    for name in _ID_MEMBERS.get(item_type, _CALL_ID):
+        value = raw.get(name)
+        if isinstance(value, str) and value:
+            return value
+    return None

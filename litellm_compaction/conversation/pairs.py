@@ -14,7 +14,8 @@ from litellm_compaction.conversation.items import OUTPUT_CALLS, Item, Kind
 from litellm_compaction.errors import InvalidToolPairing
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, though nothing changes it: see `Item`.
+@dataclass(slots=True)
 class Group:
     """Items that stay or go together, in their order.
 
@@ -42,12 +43,13 @@ def group_items(items: Sequence[Item]) -> tuple[Group, ...]:
     for item in items:
         if item.index in grouped:
             continue
-        calls = batches.get(item.index, (item,))
-        members = sorted(
-            {entry.index: entry for call in calls for entry in (call, outputs.get(call.index)) if entry}.values(),
-            key=lambda entry: entry.index,
-        )
-        grouped.update(member.index for member in members)
+        if item.kind is not Kind.CALL:
+            groups.append(Group((item,)))
+            continue
+        calls = batches[item.index]
+        answers = [answer for call in calls if (answer := outputs.get(call.index))]
+        members = sorted([*calls, *answers], key=_index) if len(calls) > 1 else [*calls, *answers]
+        grouped.update([member.index for member in members])
         groups.append(Group(tuple(members), _is_open(calls, members, outputs, last_reaction)))
     return tuple(groups)
 
@@ -65,7 +67,9 @@ def _match_outputs(items: Sequence[Item]) -> dict[int, Item]:
         elif item.kind is Kind.OUTPUT:
             if item.call_id is None:
                 continue  # a standalone output (Codex sends some with a name only) answers nothing
-            call = calls.get((OUTPUT_CALLS[item.type], item.call_id)) or calls.get(("function_call", item.call_id))
+            # Codex answers local shell calls with a function's output.
+            names = (OUTPUT_CALLS[item.type], "function_call", "local_shell_call")
+            call = next((found for name in names if (found := calls.get((name, item.call_id)))), None)
             if call is None:
                 raise InvalidToolPairing(item.index, f"Tool output without its call {item.call_id!r}.")
             if call.index in matched:
@@ -74,31 +78,41 @@ def _match_outputs(items: Sequence[Item]) -> dict[int, Item]:
     return matched
 
 
+def _index(item: Item) -> int:
+    return item.index
+
+
 def _batches(items: Sequence[Item]) -> dict[int, tuple[Item, ...]]:
     """index of a call -> the calls made in one step with it: a run of calls, reasoning between them allowed."""
     batches: dict[int, tuple[Item, ...]] = {}
     run: list[Item] = []
-    for item in (*items, None):
-        if item is not None and item.kind is Kind.CALL:
+
+    def close() -> None:
+        batch: Final = tuple(run)
+        for call in run:
+            batches[call.index] = batch
+        run.clear()
+
+    for item in items:
+        if item.kind is Kind.CALL:
             run.append(item)
-            continue
-        if item is not None and item.kind is Kind.REASONING and run:
-            continue
-        batches.update(dict.fromkeys((call.index for call in run), tuple(run)))
-        run = []
+        elif run and item.kind is not Kind.REASONING:
+            close()
+    close()
     return batches
 
 
 def _last_reaction(items: Sequence[Item]) -> int:
     """Index of the newest item by which the model went on, -1 if there is none."""
-    return max(
-        (item.index for item in items if item.kind in {Kind.REASONING, Kind.CALL} or item.is_assistant), default=-1
+    reactions: Final = (
+        item.index
+        for item in reversed(items)
+        if item.kind is Kind.REASONING or item.kind is Kind.CALL or item.is_assistant
     )
+    return next(reactions, -1)
 
 
 def _is_open(calls: Sequence[Item], members: Sequence[Item], outputs: dict[int, Item], last_reaction: int) -> bool:
-    if calls[0].kind is not Kind.CALL:
-        return False
-    if any(call.index not in outputs for call in calls if call.call_id is not None):
+    if members[-1].index > last_reaction:
         return True
-    return members[-1].index > last_reaction
+    return any(call.index not in outputs for call in calls if call.call_id is not None)

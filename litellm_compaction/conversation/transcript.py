@@ -8,22 +8,34 @@ tools is refused by Anthropic and Bedrock.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from litellm_compaction.conversation.content import ImagePart, Part, TextPart, read_parts
 from litellm_compaction.conversation.items import Item, Kind
+from litellm_compaction.conversation.shorten import shorten_text, shrink
 
+# An image costs about this much with every provider that publishes a rule; its base64 is never counted.
+IMAGE_TOKENS: Final = 1_000
+_ITEM_TOKENS: Final = 16
+# Two marks of random digits, the ref, and the signs around them; a name and its quotes.
+_FENCE_TOKENS, _ATTRIBUTE_TOKENS = 28, 4
+# For counting: as long as the marks that are made.
+SAMPLE_MARK: Final = "a1b2c3d4e5f6"
+IMAGE_LEFT_OUT: Final = "[image, left out: there was no room for it]"
 IMAGE_NOT_SHOWN: Final = "[image, not shown: the summarising model does not read images]"
 # Never shown: opaque to every model, or large binary that would be read as text.
 _HIDDEN_MEMBERS: Final = frozenset({"encrypted_content", "result", "id", "status", "image_url", "file_data", "data"})
 # An earlier summary came back as a message, and is nobody's words.
 _SUMMARY_HEAD: Final[Mapping[str, str]] = {"type": "earlier_summary"}
+_SEALED_REASONING: Final = TextPart("[reasoning, not readable]")
+_RESULT_MEMBERS: Final = ("output", "outputs", "results", "error")
 _CALL_MEMBERS: Final = ("arguments", "input", "action", "operation", "queries", "code", "query")
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, though nothing changes it: see `Item`.
+@dataclass(slots=True)
 class Block:
     """One item as the summariser sees it. `ref` names it in `retain_item_ids`; `head` are its attributes."""
 
@@ -40,10 +52,18 @@ def item_ref(index: int) -> str:
 def render_blocks(items: Sequence[Item], summaries: Collection[int] = ()) -> tuple[Block, ...]:
     """A block for every item of the history, in order; `summaries` are the indexes of earlier summaries."""
     return tuple(
-        Block(item_ref(item.index), _SUMMARY_HEAD if item.index in summaries else _head(item), tuple(_parts(item)))
-        for item in items
-        if item.is_history
+        [
+            Block(item_ref(item.index), _SUMMARY_HEAD if item.index in summaries else _head(item), _parts(item))
+            for item in items
+            if item.is_history
+        ]
     )
+
+
+def summary_block(summary: str) -> Block:
+    """The summary so far, as the block that a further window of a transcript begins with: its ref sorts first and names
+    no item."""
+    return Block(item_ref(-1), _SUMMARY_HEAD, (TextPart(summary),))
 
 
 def write_blocks(blocks: Sequence[Block], mark: str, *, images: bool) -> tuple[Part, ...]:
@@ -51,8 +71,7 @@ def write_blocks(blocks: Sequence[Block], mark: str, *, images: bool) -> tuple[P
     parts: list[Part] = []
     text: list[str] = []
     for block in blocks:
-        attributes = "".join(f" {name}={json.dumps(value, ensure_ascii=False)}" for name, value in block.head.items())
-        text.append(f'<item-{mark} ref="{block.ref}"{attributes}>\n')
+        text.append(_write_opening(block, mark))
         for part in block.parts:
             if isinstance(part, TextPart):
                 text.append(_defuse(part.text, mark) + "\n")
@@ -61,8 +80,63 @@ def write_blocks(blocks: Sequence[Block], mark: str, *, images: bool) -> tuple[P
                 text = []
             else:
                 text.append(IMAGE_NOT_SHOWN + "\n")
-        text.append(f"</item-{mark}>\n")
+        text.append(_write_closing(mark))
     return (*parts, TextPart("".join(text))) if text else tuple(parts)
+
+
+def _write_opening(block: Block, mark: str) -> str:
+    attributes: Final = "".join([f" {name}={_quoted(value)}" for name, value in block.head.items()])
+    return f'<item-{mark} ref="{block.ref}"{attributes}>\n'
+
+
+def _quoted(value: str) -> str:
+    """As `json.dumps` quotes it; names and ids, written for every item, need no escapes."""
+    plain: Final = value.isprintable() and '"' not in value and "\\" not in value
+    return f'"{value}"' if plain else json.dumps(value, ensure_ascii=False)
+
+
+def _write_closing(mark: str) -> str:
+    return f"</item-{mark}>\n"
+
+
+def count_content(block: Block, count: Callable[[str], int]) -> int:
+    """Tokens of what a block holds, and a little for the message it is."""
+    texts: Final = [part.text for part in block.parts if isinstance(part, TextPart)]
+    return _ITEM_TOKENS + sum(map(count, texts)) + IMAGE_TOKENS * (len(block.parts) - len(texts))
+
+
+def count_fence(block: Block) -> int:
+    """Tokens of the fence around a block, on the high side; reckoned, not counted: there is one for every item."""
+    return _FENCE_TOKENS + sum([_ATTRIBUTE_TOKENS + len(value) // 2 for value in block.head.values()])
+
+
+def count_block(block: Block, count: Callable[[str], int]) -> int:
+    """Tokens of a block as it is shown, its fence included."""
+    return count_content(block, count) + count_fence(block)
+
+
+def shorten_block(block: Block, budget: int, count: Callable[[str], int]) -> Block:
+    """The block in at most `budget` tokens where that can be done: of each text head, tail and the oddest lines, and
+    images only while there is room for them."""
+    if count_block(block, count) <= budget:
+        return block
+    characters: Final = sum(len(part.text) for part in block.parts if isinstance(part, TextPart))
+    images: Final = max(0, (budget - count_block(replace(block, parts=()), count)) // (2 * IMAGE_TOKENS))
+
+    def shortened(limit: int) -> Block:
+        return replace(block, parts=tuple(_shorten_parts(block.parts, limit / max(1, characters), images)))
+
+    limit: Final = shrink(lambda tried: count_block(shortened(tried), count), characters, budget)
+    return shortened(limit or 0)
+
+
+def _shorten_parts(parts: Sequence[Part], share: float, images: int) -> Iterator[Part]:
+    for part in parts:
+        if isinstance(part, TextPart):
+            yield TextPart(shorten_text(part.text, int(len(part.text) * share)))
+        else:
+            images -= 1
+            yield part if images >= 0 else TextPart(IMAGE_LEFT_OUT)
 
 
 def _defuse(text: str, mark: str) -> str:
@@ -83,44 +157,39 @@ def _head(item: Item) -> dict[str, str]:
     return head
 
 
-def _parts(item: Item) -> Iterator[Part]:
+def _parts(item: Item) -> tuple[Part, ...]:
     raw: Final = item.raw
+    if item.kind is Kind.OUTPUT:
+        return read_parts(raw.get("output", raw.get("tools")), item.index)
+    if item.kind is Kind.CALL or item.kind is Kind.HOSTED:
+        return _call(raw)
     if item.kind is Kind.MESSAGE:
-        yield from _author(item)
-        yield from read_parts(raw.get("content"), item.index)
-    elif item.kind is Kind.REASONING:
-        yield from _reasoning(item)
-    elif item.kind is Kind.OUTPUT:
-        yield from read_parts(raw.get("output", raw.get("tools")), item.index)
-    elif item.kind in {Kind.CALL, Kind.HOSTED}:
-        yield from _call(raw)
-    elif item.kind is Kind.REFERENCE:
-        yield TextPart(f"[a stored item, {raw.get('id')!r}: its content is not in this transcript]")
-    else:
-        yield TextPart(_as_json(raw))
+        said: Final = read_parts(raw.get("content"), item.index)
+        return said if item.type == "message" else (_author(item), *said)
+    if item.kind is Kind.REASONING:
+        return _reasoning(item)
+    if item.kind is Kind.REFERENCE:
+        return (TextPart(f"[a stored item, {raw.get('id')!r}: its content is not in this transcript]"),)
+    return (TextPart(_as_json(raw)),)
 
 
-def _author(item: Item) -> Iterator[Part]:
-    if item.type == "agent_message":
-        author, recipient = item.raw.get("author", "?"), item.raw.get("recipient", "?")
-        yield TextPart(f"[message between agents, from {author} to {recipient}]")
+def _author(item: Item) -> Part:
+    author, recipient = item.raw.get("author", "?"), item.raw.get("recipient", "?")
+    return TextPart(f"[message between agents, from {author} to {recipient}]")
 
 
-def _reasoning(item: Item) -> Iterator[Part]:
-    shown: Final = [*read_parts(item.raw.get("summary"), item.index), *read_parts(item.raw.get("content"), item.index)]
-    yield from shown or [TextPart("[reasoning, not readable]")]
+def _reasoning(item: Item) -> tuple[Part, ...]:
+    summary, content = item.raw.get("summary"), item.raw.get("content")
+    shown: Final = (*read_parts(summary, item.index), *read_parts(content, item.index)) if summary or content else ()
+    return shown or (_SEALED_REASONING,)
 
 
-def _call(raw: Mapping[str, Any]) -> Iterator[Part]:
-    known: Final = [raw[member] for member in _CALL_MEMBERS if raw.get(member) not in (None, "")]
-    for value in known:
-        yield TextPart(value if isinstance(value, str) else _as_json(value))
-    if not known:
-        yield TextPart(_as_json(raw))
+def _call(raw: Mapping[str, Any]) -> tuple[Part, ...]:
+    known: Final = [value for member in _CALL_MEMBERS if (value := raw.get(member)) not in (None, "")]
+    shown: Final = [value if isinstance(value, str) else _as_json(value) for value in known or (raw,)]
     # Hosted tools bring their result in the same item.
-    for member in ("output", "outputs", "results", "error"):
-        if raw.get(member):
-            yield TextPart(f"{member}: {_as_json(raw[member])}")
+    results: Final = [f"{member}: {_as_json(raw[member])}" for member in _RESULT_MEMBERS if raw.get(member)]
+    return tuple(map(TextPart, (*shown, *results)))
 
 
 def _as_json(value: object) -> str:
@@ -140,4 +209,18 @@ def _shown(value: object) -> object:
     return value
 
 
-__all__ = ["Block", "ImagePart", "Part", "TextPart", "item_ref", "render_blocks", "write_blocks"]
+__all__ = [
+    "SAMPLE_MARK",
+    "Block",
+    "ImagePart",
+    "Part",
+    "TextPart",
+    "count_block",
+    "count_content",
+    "count_fence",
+    "item_ref",
+    "render_blocks",
+    "shorten_block",
+    "summary_block",
+    "write_blocks",
+]

@@ -76,11 +76,11 @@ class KeyRing:
         if not secrets:
             raise ValueError("a key ring needs at least one secret")
         self._keys: Final = {key_id: AESGCM(key) for key_id, key in map(_derive, reversed(secrets))}
-        self._sealing_id: Final = _derive(secrets[0])[0]
+        self.sealing_id: Final = _derive(secrets[0])[0]
 
     @property
     def sealing(self) -> tuple[bytes, AESGCM]:
-        return self._sealing_id, self._keys[self._sealing_id]
+        return self.sealing_id, self._keys[self.sealing_id]
 
     def find(self, key_id: bytes) -> AESGCM | None:
         return self._keys.get(key_id)

@@ -8,7 +8,6 @@ logging, ids and SSE writing all stay in force.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final
@@ -114,10 +113,11 @@ async def stream_events(
     running: asyncio.Task[Any],
     finished: Callable[[], Awaitable[Iterable[Event]]],
     as_error: Callable[[Exception], CompactionError],
+    leave: Callable[[], None],
 ) -> AsyncIterator[Event]:
     """The events of a compaction that still runs: the opening now, a tick now and then, the end when it is there.
 
-    `finished` gives the last events. A client that goes away ends the generator, and with it the compaction.
+    `finished` gives the last events, `leave` is called when the stream ends, by itself or because its client has gone.
     """
     try:
         for event in writer.opening():
@@ -138,9 +138,7 @@ async def stream_events(
         for event in closing:
             yield event
     finally:
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await running
+        leave()
 
 
 async def replay_events(events: Iterable[Event]) -> AsyncIterator[Event]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from litellm.proxy._types import ProxyException
@@ -34,11 +36,28 @@ def retry_after_of(error: Exception) -> str | None:
     return headers.get("retry-after") or told.get("retry-after")
 
 
+def read_seconds(retry_after: str) -> float | None:
+    """Seconds of a `Retry-After` header, which holds a number or a date; None if it holds neither."""
+    try:
+        return max(0.0, float(retry_after))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
+    except ValueError:
+        return None
+
+
 def forget_router_words(error: Exception) -> None:
     """Take off the sentence a router adds to an error: the request's own router is about to add it again."""
     message: Final = getattr(error, "message", None)
     if isinstance(message, str) and not isinstance(error, CompactionError):
-        error.message = message.partition(_ROUTER_WORDS)[0]  # type: ignore[attr-defined]  # LiteLLM's errors have it
+        error.message = without_router_words(message)  # type: ignore[attr-defined]  # LiteLLM's errors have it
+
+
+def without_router_words(message: str) -> str:
+    """A message as the backend's error had it, before a router told what became of it."""
+    return message.partition(_ROUTER_WORDS)[0]
 
 
 def as_compaction_error(error: Exception) -> CompactionError:

@@ -27,10 +27,14 @@ from litellm_compaction.gateway.door import (
     concerns_plugin,
 )
 from litellm_compaction.gateway.errors import CompactionProxyException, forget_router_words, retry_after_of
+from litellm_compaction.gateway.flights import Flights
 from litellm_compaction.gateway.operator import Mode, Operator
+from litellm_compaction.gateway.pending import Pending, new_frame
 from litellm_compaction.gateway.router import current_router, is_served
-from litellm_compaction.gateway.service import Pending, Service, expand_input, new_frame, strip_body, with_error_event
+from litellm_compaction.gateway.runner import Windows
+from litellm_compaction.gateway.service import Service, expand_input, strip_body, with_error_event
 from litellm_compaction.gateway.session import load_chain
+from litellm_compaction.gateway.store import Store
 from litellm_compaction.settings import Settings
 
 if TYPE_CHECKING:
@@ -62,11 +66,13 @@ class _Scene:
 
 
 class CompactionHandler(CustomLogger):
-    """The plugin as LiteLLM sees it. Keeps no state of any request."""
+    """The plugin as LiteLLM sees it. Of requests it keeps what is running, and for a while what came of it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.operator: Final = Operator.from_litellm()
+        self._flights: Final = Flights(Store(self.operator.settings.cache))
+        self._windows: Final = Windows()
         register_delivery_model()
 
     # LiteLLM looks this method up in `vars()` of the class: it has to stand here, not on a base.
@@ -122,6 +128,7 @@ class CompactionHandler(CustomLogger):
             model=scene.group,
             frame=new_frame(str(asked.get("model") or scene.group)),
             settings=scene.settings,
+            writer_settings=self._writer_settings(scene),
             ring=self.operator.ring,
             caller=scene.caller,
             expansion=expansion,
@@ -135,6 +142,11 @@ class CompactionHandler(CustomLogger):
         data["num_retries"] = 0
         data["user_config"] = delivery_router_config(scene.group)
         return data
+
+    def _writer_settings(self, scene: _Scene) -> Settings:
+        """The settings of the group that writes the summary: its limits count for what it is sent."""
+        writer: Final = scene.settings.summary_model
+        return scene.settings if writer is None else self._resolve(writer, scene.caller).settings
 
     async def _expand(self, request: Request, scene: _Scene, *, chained: bool = False) -> Expansion:
         # Opening an item decrypts and inflates up to megabytes: not on the event loop.
@@ -171,7 +183,7 @@ class CompactionHandler(CustomLogger):
         """Every pre-call hook has passed the request by now; the transcript is what they made of it."""
         pending.take_final_input(normalize_input(kwargs.get("input")))
         try:
-            transport: Final = await Service(pending, _metadata(kwargs)).deliver()
+            transport: Final = await Service(pending, _metadata(kwargs), self._flights, self._windows).deliver()
         except Exception as error:
             pending.retry_after = retry_after_of(error)
             forget_router_words(error)
@@ -180,7 +192,9 @@ class CompactionHandler(CustomLogger):
         # against what the delivery's model can do, and refuse.
         rest: Final = {key: value for key, value in kwargs.items() if key not in pending.client_members}
         # One user message stands for the transcript: LiteLLM logs what it sends, and this is not what was summarised.
-        return {**rest, "input": "compaction", "client": client_for(transport)}
+        # With that every compaction looks alike to LiteLLM's response cache, which must never answer one.
+        uncached: Final = {"no-cache": True, "no-store": True}
+        return {**rest, "input": "compaction", "client": client_for(transport), "cache": uncached}
 
     async def _guard(self, name: str, kwargs: dict[str, Any]) -> dict[str, Any] | None:
         """WebSocket frames and the router used as a library come without a pre-call hook."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import litellm
 
 from litellm_compaction.budget.counting import estimate_tokens
+from litellm_compaction.budget.overflow import Refusal, read_overflow
 from litellm_compaction.compaction.answer import Reply, Usage
-from litellm_compaction.compaction.engine import BackendFailed, Overflow, StyleRefused
-from litellm_compaction.compaction.prompt import Style
+from litellm_compaction.compaction.engine import BackendFailed, Overflow, RateLimited, StyleRefused
+from litellm_compaction.gateway.errors import read_seconds, retry_after_of, without_router_words
 
 if TYPE_CHECKING:
     from litellm.router import Router
@@ -35,6 +36,7 @@ _CALLERS_STATUSES: Final = frozenset({401, 402, 403, 404, 429})
 _CALLERS_ERRORS: Final = (litellm.exceptions.BudgetExceededError,)
 _SHOWN_CHARACTERS: Final = 500
 _REFUSALS: Final = range(400, 500)
+_RATE_LIMIT: Final = 429
 _REQUEST_ERRORS: Final = frozenset({400, 404, 405, 422, 500, 501})
 
 
@@ -75,66 +77,86 @@ def _copied(value: object) -> object:
     return copy.deepcopy(value) if isinstance(value, dict | list) else value
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """What a model group can do, as far as LiteLLM's catalogue or the operator says."""
-
-    first_style: Style = Style.TOOL
-    images: bool = True
-
-
-def read_profile(router: Router, group: str, team: str | None) -> Profile:
-    """The profile of a group: what any of its deployments lacks, the group lacks. What nobody says, it can."""
-    deployments: Final = router.get_model_list(model_name=group, team_id=team) or []
-    infos: Final = [_deployment_info(dict(deployment)) for deployment in deployments]
-    tools: Final = all(info.get("supports_function_calling") is not False for info in infos)
-    schema: Final = all(info.get("supports_response_schema") is not False for info in infos)
-    images: Final = all(info.get("supports_vision") is not False for info in infos)
-    return Profile(Style.TOOL if tools else Style.SCHEMA if schema else Style.TEXT, images)
-
-
-def _deployment_info(deployment: dict[str, Any]) -> dict[str, Any]:
-    own: Final = {key: value for key, value in (deployment.get("model_info") or {}).items() if value is not None}
-    model: Final = own.get("base_model") or deployment.get("litellm_params", {}).get("model", "")
-    # The catalogue writes only what a model can do; an entry that is there and silent on tools has none.
-    known: Final = litellm.model_cost.get(model) or litellm.model_cost.get(model.partition("/")[2])
-    if known is None or known.get("mode") not in {"chat", "responses"}:
-        return own
-    said: Final = ("supports_function_calling", "supports_response_schema", "supports_vision")
-    return {**{key: bool(known.get(key)) for key in said}, **own}
-
-
 class RouterSummarizer:
-    """One inference through LiteLLM's router: its retries, fallbacks, load balancing and cooldowns apply."""
+    """One inference through LiteLLM's router: its retries, fallbacks, load balancing and cooldowns apply.
 
-    def __init__(self, router: Router, group: str, metadata: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+    `learn` is told each window, in tokens, that a backend names in a refusal.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        group: str,
+        metadata: Mapping[str, Any],
+        extra: Mapping[str, Any],
+        learn: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._router: Final = router
         self._group: Final = group
         self._metadata: Final = metadata
         self._extra: Final = extra
+        self._learn: Final = learn
 
     async def __call__(self, messages: list[dict[str, Any]], parameters: dict[str, Any]) -> Reply:
         try:
-            # Any: LiteLLM's overloads want TypedDicts, plain dicts are what it reads.
-            call: Final[Any] = self._router.acompletion
-            response: Final = await call(
-                model=self._group,
-                messages=messages,
-                stream=False,
-                metadata=inner_metadata(self._metadata, tagged=not self._router.enable_tag_filtering),
-                **self._extra,
-                **parameters,
-            )
-        except litellm.exceptions.ContextWindowExceededError as error:
-            raise Overflow(type(error).__name__) from error
+            response: Final = await self._complete(messages, parameters)
         except Exception as error:
-            if parameters and _refuses_form(error):
-                raise StyleRefused(error) from error
-            if _is_callers(error):
-                raise
-            raise BackendFailed(_told(error)) from error
+            raise self._classed(error, parameters) from error
         reply: Final = read_reply(response.model_dump())
         return reply if reply.usage.total_tokens else replace(reply, usage=_estimate_usage(messages, reply))
+
+    async def _complete(self, messages: list[dict[str, Any]], parameters: dict[str, Any]) -> Any:
+        # Any: LiteLLM's overloads want TypedDicts, plain dicts are what it reads.
+        call: Final[Any] = self._router.acompletion
+        given: Final = {
+            "model": self._group,
+            "messages": messages,
+            "stream": False,
+            # Every request has a mark of its own: an answer from LiteLLM's response cache can't be meant for it, and a
+            # transcript has no business in there.
+            "cache": {"no-cache": True, "no-store": True},
+            **self._extra,
+        }
+        try:
+            return await call(**given, metadata=self._inner_metadata(), **parameters)
+        except Exception as error:
+            if "max_tokens" not in parameters or not _wants_other_bound(error):
+                raise
+            renamed: Final = {**parameters, "max_completion_tokens": parameters["max_tokens"]}
+            del renamed["max_tokens"]
+            return await call(**given, metadata=self._inner_metadata(), **renamed)
+
+    def _inner_metadata(self) -> dict[str, Any]:
+        return inner_metadata(self._metadata, tagged=not self._router.enable_tag_filtering)
+
+    def _classed(self, error: Exception, parameters: Mapping[str, Any]) -> Exception:
+        """What an error means to the engine; the host's own where it means nothing."""
+        refusal: Final = overflow_of(error)
+        if refusal is not None:
+            if refusal.limit is not None:
+                self._learn(refusal.limit)
+            return Overflow(_told(error), limit=refusal.limit, requested=refusal.requested)
+        if (set(parameters) - {"max_tokens"}) and _refuses_form(error):
+            return StyleRefused(error)
+        wait: Final = retry_after_of(error)
+        if getattr(error, "status_code", None) == _RATE_LIMIT and wait is not None and (seconds := read_seconds(wait)):
+            return RateLimited(seconds, error)
+        return error if _is_callers(error) else BackendFailed(_told(error))
+
+
+def overflow_of(error: Exception) -> Refusal | None:
+    """The refusal in an error that says the prompt is too long, however the provider or LiteLLM words it."""
+    words: Final = without_router_words(str(error))
+    if isinstance(error, litellm.exceptions.ContextWindowExceededError):
+        return read_overflow(400, "context_length_exceeded", words) or Refusal()
+    status: Final = getattr(error, "status_code", None)
+    code: Final = getattr(error, "code", None)
+    return read_overflow(status if isinstance(status, int) else None, code if isinstance(code, str) else None, words)
+
+
+def _wants_other_bound(error: Exception) -> bool:
+    """Reasoning models behind a name LiteLLM does not know take `max_completion_tokens` only."""
+    return getattr(error, "status_code", None) in _REQUEST_ERRORS and "max_completion_tokens" in str(error)
 
 
 def _is_callers(error: Exception) -> bool:
@@ -147,7 +169,7 @@ def _told(error: Exception) -> str:
     """What a client may know: a refusal in the backend's words, an outage without addresses and internals."""
     status: Final = getattr(error, "status_code", None)
     if status in _REFUSALS:
-        return str(getattr(error, "message", error))[:_SHOWN_CHARACTERS]
+        return without_router_words(str(getattr(error, "message", error)))[:_SHOWN_CHARACTERS]
     return type(error).__name__ if status is None else f"{type(error).__name__} (status {status})"
 
 
@@ -168,11 +190,14 @@ def read_reply(body: Mapping[str, Any]) -> Reply:
         if isinstance(function := call.get("function"), dict)
     )
     content: Final = message.get("content")
+    refusal: Final = (message.get("provider_specific_fields") or {}).get("refusal") or message.get("refusal")
     return Reply(
         calls=calls,
         text=content if isinstance(content, str) else "",
         finish_reason=choice.get("finish_reason") or "stop",
         usage=_read_usage(body.get("usage") or {}),
+        refusal=refusal if isinstance(refusal, str) else "",
+        reasoned=bool(message.get("reasoning_content")),
     )
 
 

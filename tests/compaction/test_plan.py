@@ -10,13 +10,13 @@ from litellm_compaction.budget.counting import estimate_tokens
 from litellm_compaction.compaction.plan import (
     Limits,
     Plan,
-    count_block,
+    Selection,
     plan_compaction,
     select_kept,
     select_user_messages,
 )
 from litellm_compaction.conversation.items import classify_items
-from litellm_compaction.conversation.transcript import ImagePart, TextPart, item_ref, render_blocks
+from litellm_compaction.conversation.transcript import ImagePart, TextPart, count_content, item_ref, render_blocks
 from litellm_compaction.errors import InvalidToolPairing, NothingToCompact, UnsupportedImage
 from tests.support.bodies import assistant, call, output, png, system, user
 
@@ -26,16 +26,23 @@ FILE = {"type": "message", "role": "user", "content": [{"type": "input_file", "f
 REFERENCE = {"type": "item_reference", "id": "msg_1"}
 
 
-def make(items: list[Any], recent: int = 0, kept: int | None = None, summaries: frozenset[int] = frozenset()) -> Plan:
-    return plan_compaction(classify_items(items), summaries, estimate_tokens, lambda _: Limits(recent, kept))
+def make(items: list[Any], recent: int = 0, summaries: frozenset[int] = frozenset()) -> Plan:
+    return plan_compaction(classify_items(items), summaries, estimate_tokens, lambda _: Limits(recent, None))
+
+
+def select(
+    plan: Plan, retain: list[int], ceiling: int | None = None, summaries: frozenset[int] = frozenset()
+) -> Selection:
+    """What of a plan is kept; `retain` are the places the model chose."""
+    return select_kept(plan, [item_ref(place) for place in retain], summaries, ceiling, estimate_tokens)
 
 
 def places(
     items: list[Any], retain: list[int], recent: int = 0, ceiling: int | None = None, summaries: list[int] | None = None
 ) -> list[int]:
     """Places in `items` of what is kept; `retain` are the places the model chose."""
-    plan = make(items, recent, ceiling, frozenset(summaries or ()))
-    kept = select_kept(plan, [item_ref(place) for place in retain], frozenset(summaries or ())).kept
+    known = frozenset(summaries or ())
+    kept = select(make(items, recent, known), retain, ceiling, known).kept
     return [next(place for place, item in enumerate(items) if {**item, "id": 0} == {**raw, "id": 0}) for raw in kept]
 
 
@@ -100,10 +107,10 @@ def test_recent_stops_at_the_first_group_that_does_not_fit() -> None:
 def test_under_a_ceiling_what_must_stay_comes_first(ceiling: int | None, kept: list[int], left_out: int) -> None:
     """Must before chosen before recent; what should have stayed and did not fit is counted."""
     items = [*STEPS, user("y" * 400)]
-    plan = make(items, 400, ceiling)
-    selection = select_kept(plan, [item_ref(0)], ())
+    selection = select(make(items, 400), [0], ceiling)
     assert places(items, [0], 400, ceiling) == kept
-    assert selection.left_out == left_out
+    assert selection.refs == {item_ref(place) for place in kept}
+    assert len(selection.left_out) == left_out
 
 
 def test_kept_items_lose_their_stored_id_and_nothing_else() -> None:
@@ -117,7 +124,7 @@ def test_kept_items_lose_their_stored_id_and_nothing_else() -> None:
         {"type": "local_shell_call", "id": "l"},
         {**call("c"), "id": "fc"},
     ]
-    kept = select_kept(make(items), [item_ref(place) for place in range(7)], ()).kept
+    kept = select(make(items), list(range(7))).kept
     assert [raw.get("id") for raw in kept] == [None, "r", "msg_1", "n", "ws", "l", None]
     assert kept[0] == {**user("a"), "phase": "x"}
     assert items[0]["id"] == "msg_1"
@@ -141,7 +148,8 @@ def test_what_is_no_history_is_not_shown() -> None:
     """Tools and configuration are parts of the request: no block, no size, not to be chosen."""
     plan = make([TOOLS, A, {"type": "configuration_update"}, B])
     assert plan.refs == {"item_000002", "item_000004"}
-    assert plan.tokens == sum(plan.sizes) == sum(count_block(block, estimate_tokens) for block in plan.blocks)
+    blocks = [block for unit in plan.units for block in unit.blocks]
+    assert plan.tokens == sum(plan.sizes) == sum(count_content(block, estimate_tokens) for block in blocks)
 
 
 def test_unseen_items_are_counted() -> None:
@@ -185,7 +193,6 @@ def test_limits_are_derived_from_the_transcript() -> None:
 
     plan = plan_compaction(classify_items(STEPS), (), estimate_tokens, limits)
     assert asked == [plan.tokens] == [4 * 116]
-    assert plan.limits == Limits(1, 2)
 
 
 def test_an_image_counts_a_thousand() -> None:
@@ -193,8 +200,8 @@ def test_an_image_counts_a_thousand() -> None:
     item = {"role": "user", "content": [{"type": "input_image", "image_url": png() + "A" * 100_000}]}
     (block,) = render_blocks(classify_items([item]))
     assert isinstance(block.parts[0], ImagePart)
-    assert count_block(block, estimate_tokens) == 1016
-    assert count_block(render_blocks(classify_items([A]))[0], estimate_tokens) == 16 + estimate_tokens("first words")
+    assert count_content(block, estimate_tokens) == 1016
+    assert count_content(render_blocks(classify_items([A]))[0], estimate_tokens) == 16 + estimate_tokens("first words")
     assert isinstance(render_blocks(classify_items([A]))[0].parts[0], TextPart)
 
 
@@ -210,3 +217,65 @@ def test_user_messages_are_only_the_users_words() -> None:
     items = [system("s"), {"role": "user", "content": "untyped"}, B, agent, user("summary"), A]
     found = select_user_messages(classify_items(items), {4}, 64_000, estimate_tokens)
     assert found == [items[1], A]
+
+
+# items, then for each unit: places of its items, whether it may be left out, whether somebody's words are in it
+UNITS: dict[str, tuple[list[Any], list[tuple[list[int], bool, bool]]]] = {
+    "words": (
+        [system("s"), A, B, user("x")],
+        [([0], False, True), ([1], False, True), ([2], True, False), ([3], False, True)],
+    ),
+    "finished-pair": (
+        [A, call("c"), output("c", "1"), B, A],
+        [([0], False, True), ([1, 2], True, False), ([3], True, False), ([4], False, True)],
+    ),
+    "open-call": ([A, call("c")], [([0], False, True), ([1], False, False)]),
+    "unreacted-output": ([call("c"), output("c", "1"), A], [([0, 1], False, False), ([2], False, True)]),
+    "reasoning": ([REASONING, B, A], [([0], True, False), ([1], True, False), ([2], False, True)]),
+    "last-item-stays": ([A, B], [([0], False, True), ([1], False, False)]),
+    "hosted-search": ([{"type": "web_search_call", "id": "w"}, A], [([0], True, False), ([1], False, True)]),
+    "output-without-id": (
+        [{"type": "function_call_output", "name": "n", "output": "o"}, B, A],
+        [([0], False, False), ([1], True, False), ([2], False, True)],
+    ),
+    "unknown-kind": ([{"type": "never_heard_of"}, A], [([0], False, False), ([1], False, True)]),
+    "agent-message": (
+        [{"type": "agent_message", "content": "x"}, B, A],
+        [([0], False, True), ([1], True, False), ([2], False, True)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("items", "units"), UNITS.values(), ids=UNITS)
+def test_what_may_be_left_out(items: list[Any], units: list[tuple[list[int], bool, bool]]) -> None:
+    """Assistant messages, reasoning and finished calls may go; words, open calls, the last item and the unknown not."""
+    plan = make(items)
+    shown = [([block.ref for block in unit.blocks], unit.removable, unit.spoken) for unit in plan.units]
+    assert shown == [([item_ref(place) for place in members], gone, said) for members, gone, said in units]
+
+
+def test_earlier_summary_may_not_be_left_out() -> None:
+    """An earlier summary stays in the transcript, as a message and as a made-up call with its output."""
+    pair = [call("s"), output("s", "summary"), B, A]
+    assert [unit.removable for unit in make(pair, summaries=frozenset({0, 1})).units] == [False, True, False]
+    assert make([B, A], summaries=frozenset({0})).units[0].removable is False
+
+
+def test_open_output_over_the_ceiling_is_kept_shortened() -> None:
+    """The result the model has not reacted to stays, head and tail, when it alone is over the ceiling."""
+    items = [A, B, call("c"), output("c", "first " + "noise " * 5000 + "last")]
+    selection = select(make(items), [], 500)
+    assert [raw["type"] for raw in selection.kept] == ["function_call", "function_call_output"]
+    written = selection.kept[1]["output"]
+    assert written.startswith("first ")
+    assert written.endswith("last")
+    assert "characters cut" in written
+    assert estimate_tokens(written) < 500
+    assert selection.left_out == frozenset()
+
+
+def test_chosen_item_over_the_ceiling_is_left_out_and_counted() -> None:
+    """What the model chose is kept whole or not at all."""
+    selection = select(make([A, assistant("v" * 40_000), B, user("x")]), [1], 500)
+    assert [raw["content"] for raw in selection.kept] == [user("x")["content"]]
+    assert selection.left_out == {item_ref(1)}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from litellm_compaction.budget.counting import estimate_tokens
 from litellm_compaction.compaction.answer import Reply, Usage
 from litellm_compaction.compaction.compact import Outcome, Task, compact, make_plan
-from litellm_compaction.compaction.engine import Policy
+from litellm_compaction.compaction.engine import Account, Policy
 from litellm_compaction.compaction.plan import Limits
 from litellm_compaction.compaction.prompt import SUMMARY_TOOL
 from litellm_compaction.conversation.expansion import Expansion, Opened, expand_items
@@ -48,7 +48,7 @@ def run(items: list[Any], choices: list[int], origin: Origin = "trigger") -> tup
         return Reply(calls=((SUMMARY_TOOL, arguments),), usage=Usage(1, 1))
 
     policy = Policy(instructions="", mark=lambda: "mark")
-    outcome = asyncio.run(compact(task, plan, summarizer, policy, estimate_tokens, lambda: 0))
+    outcome = asyncio.run(compact(task, plan, summarizer, policy, Account(), lambda: 0))
     content = seal_payload(outcome.payload, RING, CALLER, "team", os.urandom)
     return outcome, {"type": "compaction", "id": "cmp_1", "encrypted_content": content}
 

@@ -58,6 +58,11 @@ GROUPS: dict[str, tuple[list[Any], list[list[int]], list[int]]] = {
         [[0, 1, 2]],
         [0],
     ),
+    "codex-answers-a-local-shell-call-with-a-functions-output": (
+        [{"type": "local_shell_call", "call_id": "a", "action": {}}, output("a", "o"), assistant("b")],
+        [[0, 1], [2]],
+        [],
+    ),
     "older-codex-answers-a-function": (
         [call("a"), {"type": "custom_tool_call_output", "call_id": "a", "output": "o"}, assistant("b")],
         [[0, 1], [2]],

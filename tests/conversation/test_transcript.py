@@ -6,12 +6,27 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from litellm_compaction.budget.counting import estimate_tokens
 from litellm_compaction.conversation.content import ImagePart, TextPart
 from litellm_compaction.conversation.items import classify_items
-from litellm_compaction.conversation.transcript import IMAGE_NOT_SHOWN, Block, item_ref, render_blocks, write_blocks
+from litellm_compaction.conversation.transcript import (
+    IMAGE_LEFT_OUT,
+    IMAGE_NOT_SHOWN,
+    IMAGE_TOKENS,
+    Block,
+    Part,
+    count_block,
+    count_content,
+    count_fence,
+    item_ref,
+    render_blocks,
+    shorten_block,
+    summary_block,
+    write_blocks,
+)
 from tests.item_strategies import conversations
 from tests.support.bodies import assistant, call, output, png, user
 
@@ -212,3 +227,129 @@ def test_earlier_summary_is_nobodys_words() -> None:
 def test_nothing_is_written_for_nothing() -> None:
     """No blocks, no parts."""
     assert write_blocks((), MARK, images=True) == ()
+
+
+PICTURE = ImagePart(png())
+
+
+@pytest.mark.parametrize(
+    ("parts", "tokens"),
+    [
+        ((), 16),
+        ((TextPart("abcd"),), 17),
+        ((TextPart("a"), TextPart("b")), 18),
+        ((PICTURE,), 1016),
+        ((TextPart("abcde"), PICTURE, PICTURE), 2018),
+        ((ImagePart("data:image/png;base64," + "A" * 1_000_000),), 1016),
+    ],
+    ids=["nothing", "text", "texts", "image", "text-and-images", "large-image"],
+)
+def test_content_is_counted_part_by_part(parts: tuple[Part, ...], tokens: int) -> None:
+    """Text as it is counted, an image as a thousand tokens however long its base64, and a little for the message."""
+    assert count_content(Block("item_000001", {}, parts), estimate_tokens) == tokens
+
+
+HEADS: dict[str, dict[str, str]] = {
+    "none": {},
+    "message": {"type": "message", "role": "user"},
+    "call": {"type": "function_call", "name": "shell", "call_id": "call_" + "x" * 24},
+    "long": {"type": "function_call_output", "call_id": "c" * 1000},
+}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+@pytest.mark.parametrize("mark", [MARK, "0" * 12])
+def test_a_fence_is_reckoned_on_the_high_side(head: dict[str, str], mark: str) -> None:
+    """Every attribute counts, the mark included, on the high side of an estimate and not far from it."""
+    written = "".join(
+        part.text
+        for part in write_blocks([Block("item_000001", head, ())], mark, images=True)
+        if isinstance(part, TextPart)
+    )
+    reckoned = count_fence(Block("item_000001", head, (TextPart("not this"), PICTURE)))
+    assert estimate_tokens(written) <= reckoned <= 2 * estimate_tokens(written) + 24
+
+
+@given(conversations())
+def test_a_block_is_never_counted_as_less_than_it_is(items: list[dict[str, Any]]) -> None:
+    """What is sent of a transcript is at most the sum of its blocks."""
+    blocks = render_blocks(classify_items(items))
+    written = write_blocks(blocks, MARK, images=True)
+    sent = sum(estimate_tokens(part.text) if isinstance(part, TextPart) else IMAGE_TOKENS for part in written)
+    assert sent <= sum(count_block(block, estimate_tokens) for block in blocks)
+    for block in blocks:
+        assert count_block(block, estimate_tokens) == (count_content(block, estimate_tokens) + count_fence(block))
+
+
+def test_the_summary_so_far_goes_before_every_item() -> None:
+    """Its ref sorts before the first item's and is no item's, and it is shown as an earlier summary is."""
+    block = summary_block("what was done")
+    assert block.ref < item_ref(0)
+    assert block.parts == (TextPart("what was done"),)
+    assert block.head == render_blocks(classify_items([user("sum")]), {0})[0].head
+
+
+def cut(budget: int, *parts: Part, head: dict[str, str] | None = None) -> Block:
+    block = Block("item_000001", head or HEADS["message"], parts)
+    return shorten_block(block, budget, estimate_tokens)
+
+
+@settings(deadline=None)  # a slow machine is no wrong answer
+@given(
+    st.lists(
+        st.none()
+        | st.tuples(
+            st.sampled_from(["a line of it\n", "x", "漢", "1 ", "A1b2" * 4, "\ud800", ""]), st.integers(0, 900)
+        ),
+        max_size=4,
+    ),
+    st.sampled_from(list(HEADS.values())),
+    st.integers(0, 5000),
+)
+def test_a_shortened_block_is_within_its_budget(
+    drawn: list[tuple[str, int] | None], head: dict[str, str], budget: int
+) -> None:
+    """Or as short as it can be; the parts keep their order and kind, and no text and no image is new."""
+    parts: list[Part] = [PICTURE if text is None else TextPart(text[0] * text[1]) for text in drawn]
+    block = Block("item_000001", head, tuple(parts))
+    shortened = shorten_block(block, budget, estimate_tokens)
+    size = count_block(shortened, estimate_tokens)
+    assert (shortened is block) == (count_block(block, estimate_tokens) <= budget)
+    assert size <= budget or all(part in (TextPart(""), TextPart(IMAGE_LEFT_OUT)) for part in shortened.parts)
+    assert (shortened.ref, shortened.head, len(shortened.parts)) == (block.ref, block.head, len(parts))
+    assert block.parts == tuple(parts)
+    for old, new in zip(parts, shortened.parts, strict=True):
+        if isinstance(old, TextPart):
+            assert isinstance(new, TextPart)
+            assert len(new.text) <= len(old.text)
+        else:
+            assert new in (old, TextPart(IMAGE_LEFT_OUT))
+
+
+def test_a_shortened_block_uses_its_budget() -> None:
+    """Head and tail of the text survive, and most of the room is used."""
+    text = "the first words\n" + "and more of the same\n" * 3000 + "the last words"
+    shortened = cut(2000, TextPart(text))
+    (part,) = shortened.parts
+    assert isinstance(part, TextPart)
+    assert part.text.startswith("the first words\n")
+    assert part.text.endswith("the last words")
+    assert "characters cut" in part.text
+    assert 1600 <= count_block(shortened, estimate_tokens) <= 2000
+
+
+def test_texts_of_a_block_are_shortened_by_their_share() -> None:
+    """A long text gives more than a short one, neither is given up for the other."""
+    parts = cut(1000, TextPart("a word " * 3000), TextPart("b word " * 1000)).parts
+    long, short = (len(part.text) for part in parts if isinstance(part, TextPart))
+    assert 2 < long / short < 4
+
+
+@pytest.mark.parametrize(
+    ("budget", "kept"), [(500, 0), (2000, 0), (2100, 1), (4000, 1), (4100, 2), (10_000, 2)],
+)  # fmt: skip
+def test_images_stay_while_half_of_the_room_is_left_for_text(budget: int, kept: int) -> None:
+    """The first ones stay; the others are named where they stood."""
+    parts = cut(budget, TextPart("word " * 40_000), PICTURE, TextPart("more " * 100), PICTURE).parts
+    assert [isinstance(part, ImagePart) for part in parts] == [False, kept > 0, False, kept > 1]
+    assert [part for part in parts[1::2] if part != PICTURE] == [TextPart(IMAGE_LEFT_OUT)] * (2 - kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import httpx
@@ -20,13 +20,13 @@ from litellm_compaction.gateway.responses import Event, EventWriter, Frame
 FRAME = Frame("resp_1", "cmp_1", "m", 0)
 
 
-def streamed(running: asyncio.Task[str]) -> AsyncIterator[Event]:
+def streamed(running: asyncio.Task[str], leave: Callable[[], None] = lambda: None) -> AsyncIterator[Event]:
     writer = EventWriter(FRAME)
 
     async def finished() -> Iterable[Event]:
         return writer.closing(await running, Usage(1, 1), 9)
 
-    return stream_events(writer, running, finished, as_compaction_error)
+    return stream_events(writer, running, finished, as_compaction_error, leave)
 
 
 async def work(release: asyncio.Event, error: Exception | None = None) -> str:
@@ -87,13 +87,17 @@ async def test_failure_after_the_start_ends_the_stream(error: Exception, code: s
     assert events[-1]["response"]["error"]["code"] == code
 
 
-async def test_client_that_goes_away_ends_the_compaction() -> None:
-    """Closing the stream cancels the work: nobody pays for what nobody reads."""
-    running = asyncio.create_task(work(asyncio.Event()))
-    events: Any = streamed(running)
+async def test_client_that_goes_away_leaves_and_the_compaction_goes_on() -> None:
+    """Closing the stream is told once; the work is left to whoever asks again."""
+    release = asyncio.Event()
+    running = asyncio.create_task(work(release))
+    left: list[bool] = []
+    events: Any = streamed(running, lambda: left.append(running.done()))
     await anext(events)
     await events.aclose()
-    assert running.cancelled()
+    assert left == [False]
+    release.set()
+    assert await running == "sealed"
 
 
 async def test_json_answer() -> None:

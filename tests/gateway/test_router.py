@@ -1,4 +1,4 @@
-"""The summariser over LiteLLM's router: identity, profile, replies, and which error is whose."""
+"""The summariser over LiteLLM's router: identity, replies, and which error is whose."""
 
 from __future__ import annotations
 
@@ -10,15 +10,7 @@ from litellm.router import Router
 
 from litellm_compaction.compaction.answer import Reply, Usage
 from litellm_compaction.compaction.engine import BackendFailed, Overflow, StyleRefused
-from litellm_compaction.compaction.prompt import Style
-from litellm_compaction.gateway.router import (
-    Profile,
-    RouterSummarizer,
-    inner_metadata,
-    is_served,
-    read_profile,
-    read_reply,
-)
+from litellm_compaction.gateway.router import RouterSummarizer, inner_metadata, is_served, read_reply
 
 MESSAGES = [{"role": "user", "content": "x" * 400}]
 TOOL: dict[str, Any] = {"tools": [{}], "tool_choice": {}}
@@ -42,12 +34,11 @@ class Completion:
 
 
 class FakeRouter:
-    """Answers one completion, and knows deployments by group."""
+    """Answers one completion."""
 
     def __init__(self, answer: object = None, *, tag_filtering: bool = False) -> None:
         self.answer = answer
         self.enable_tag_filtering = tag_filtering
-        self.groups: dict[str, list[dict[str, Any]]] = {}
         self.asked: dict[str, Any] = {}
 
     async def acompletion(self, **kwargs: Any) -> Completion:
@@ -55,9 +46,6 @@ class FakeRouter:
         if isinstance(self.answer, Exception):
             raise self.answer
         return Completion(cast("dict[str, Any]", self.answer))
-
-    def get_model_list(self, model_name: str, team_id: str | None = None) -> list[dict[str, Any]] | None:  # noqa: ARG002  # as the router
-        return self.groups.get(model_name)
 
 
 def body(content: str | None = "text", usage: object = None, **choice: Any) -> dict[str, Any]:
@@ -77,6 +65,7 @@ async def test_inner_call_is_the_callers() -> None:
         "model": "group",
         "messages": MESSAGES,
         "stream": False,
+        "cache": {"no-cache": True, "no-store": True},
         "metadata": {"user_api_key": "h", "tags": ["compaction"]},
         "fallbacks": ["other"],
         **TOOL,
@@ -198,48 +187,6 @@ def test_inner_metadata_is_a_copy() -> None:
 def test_strange_tags_are_left_out(tags: object) -> None:
     """Tags that are no list do not break the call."""
     assert inner_metadata({"tags": tags}) == {"tags": ["compaction"]}
-
-
-def entry(model: str = "openai/unheard-of", **info: Any) -> dict[str, Any]:
-    return {"litellm_params": {"model": model}, "model_info": info}
-
-
-CATALOGUE = {
-    "blind": {"mode": "chat", "supports_function_calling": True, "supports_response_schema": True},
-    "plain": {"mode": "chat"},
-    "embedder": {"mode": "embedding"},
-}
-PROFILES: dict[str, tuple[list[dict[str, Any]] | None, Profile]] = {
-    "unknown-group": (None, Profile(Style.TOOL, images=True)),
-    "unknown-model": ([entry()], Profile(Style.TOOL, images=True)),
-    "own-words": (
-        [entry(supports_function_calling=False, supports_vision=False)],
-        Profile(Style.SCHEMA, images=False),
-    ),
-    "nothing-but-text": (
-        [entry(supports_function_calling=False, supports_response_schema=False)],
-        Profile(Style.TEXT, images=True),
-    ),
-    "tools-win-over-schema": ([entry(supports_response_schema=False)], Profile(Style.TOOL, images=True)),
-    "null-says-nothing": ([entry(supports_function_calling=None)], Profile(Style.TOOL, images=True)),
-    "catalogue": ([entry("blind")], Profile(Style.TOOL, images=False)),
-    "catalogue-by-provider": ([entry("openai/blind")], Profile(Style.TOOL, images=False)),
-    "catalogue-base-model": ([entry("azure/mine", base_model="blind")], Profile(Style.TOOL, images=False)),
-    "catalogue-silent": ([entry("plain")], Profile(Style.TEXT, images=False)),
-    "catalogue-of-another-mode": ([entry("embedder")], Profile(Style.TOOL, images=True)),
-    "operator-over-catalogue": ([entry("plain", supports_vision=True)], Profile(Style.TEXT, images=True)),
-    "weakest-counts": ([entry(), entry("blind")], Profile(Style.TOOL, images=False)),
-    "no-model-info": ([{"litellm_params": {"model": "x/y"}, "model_info": None}], Profile(Style.TOOL, images=True)),
-}
-
-
-@pytest.mark.parametrize(("deployments", "profile"), PROFILES.values(), ids=PROFILES)
-def test_profile(deployments: list[dict[str, Any]] | None, profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What any deployment of the group lacks, the group lacks; what nobody says, it can."""
-    monkeypatch.setattr(litellm, "model_cost", CATALOGUE)
-    router = FakeRouter()
-    router.groups = {} if deployments is None else {"group": deployments}
-    assert read_profile(cast("Any", router), "group", None) == profile
 
 
 CALL = {"function": {"name": "f", "arguments": "{}"}}

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from litellm_compaction.compaction.answer import Usage
-from litellm_compaction.compaction.compact import Outcome
-from litellm_compaction.compaction.plan import Limits
 from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.envelope.payload import Payload
 from litellm_compaction.envelope.sealing import Caller, KeyRing, seal_payload, write_unsealed
 from litellm_compaction.errors import CompactionFailed, UnreadableItem
+from litellm_compaction.gateway.flights import Result
 from litellm_compaction.gateway.operator import Mode
+from litellm_compaction.gateway.pending import Pending, new_frame
 from litellm_compaction.gateway.responses import Frame
-from litellm_compaction.gateway.service import Pending, _limits, expand_input, new_frame, strip_body, with_error_event
+from litellm_compaction.gateway.service import expand_input, strip_body, with_error_event
 from litellm_compaction.settings import Settings
 from tests.support.bodies import assistant, user
 
@@ -91,28 +91,13 @@ def test_summary_role_is_the_operators() -> None:
     assert expansion.items[0]["role"] == "developer"
 
 
-@pytest.mark.parametrize(
-    ("settings", "tokens", "limits"),
-    [
-        (make(), 400, Limits(100, None)),
-        (make(), 10**6, Limits(20_000, None)),
-        (make(keep_recent_tokens=0), 10**6, Limits(0, None)),
-        (make(context=100_000), 10**6, Limits(20_000, 40_000)),
-        (make(context=1001, retained_fraction=0.5), 8, Limits(2, 500)),
-    ],
-    ids=["small", "large", "none", "window", "fraction"],
-)
-def test_ceilings(settings: Settings, tokens: int, limits: Limits) -> None:
-    """The newest up to the setting, at most a quarter of the transcript; all kept up to a share of a known window."""
-    assert _limits(settings, tokens) == limits
-
-
 def pending(origin: Any = "trigger", settings: Settings | None = None, expansion: Expansion | None = None) -> Pending:
     return Pending(
         origin=origin,
         stream=False,
         model="routed",
         settings=settings or make(),
+        writer_settings=settings or make(),
         ring=RING,
         caller=RED,
         expansion=expansion or Expansion([], ()),
@@ -124,7 +109,16 @@ def test_headers_before_and_after() -> None:
     """What is not known yet is left out; the model has the name the client knows."""
     waiting = pending()
     assert waiting.headers() == {"x-litellm-compaction": "trigger", "x-litellm-compaction-model": "asked"}
-    waiting.outcome = Outcome(PAYLOAD, Usage(1, 1), 2, 3, 100, 10, ())
+    waiting.result = Result(
+        item_id="cmp_1",
+        content="sealed",
+        usage=Usage(1, 1),
+        attempts=2,
+        dropped=3,
+        tokens_before=100,
+        tokens_after=10,
+        message_tokens=5,
+    )
     assert waiting.headers() == {
         "x-litellm-compaction": "trigger",
         "x-litellm-compaction-model": "asked",

@@ -22,6 +22,8 @@ from tests.support.rules import OVERFLOW, Json, RefusedError, check_chat_request
 __all__ = [
     "SUMMARY_TOOL",
     "Answering",
+    "CutBody",
+    "Drip",
     "Failure",
     "Gated",
     "Hangup",
@@ -41,6 +43,7 @@ __all__ = [
     "running_backend",
 ]
 _GATE_SECONDS: Final = 60
+_DRIP_SECONDS: Final = 0.5
 SUMMARY_TOOL: Final = "create_summary"
 
 
@@ -92,6 +95,21 @@ class Hangup:
     """No answer at all: the connection is closed."""
 
 
+@dataclass(frozen=True)
+class CutBody:
+    """An answer whose connection is closed in the middle of the body."""
+
+    step: Summary
+
+
+@dataclass(frozen=True)
+class Drip:
+    """An answer that comes a byte at a time, far too slowly, until its client goes away or the gate opens."""
+
+    step: Summary
+    gate: threading.Event
+
+
 Reply = Summary | Text | JsonText | ToolCall
 
 
@@ -99,11 +117,11 @@ Reply = Summary | Text | JsonText | ToolCall
 class Gated:
     """A step that is answered only when the gate opens, so that tests wait for states and not for times."""
 
-    step: Reply | Failure | Hangup
+    step: Reply | Failure | Hangup | CutBody
     gate: threading.Event
 
 
-Step = Reply | Failure | Hangup | Gated
+Step = Reply | Failure | Hangup | Gated | CutBody | Drip
 Answering = Callable[[Json], Step]
 
 
@@ -172,6 +190,12 @@ class ScriptedBackend:
     def report(self, problem: str) -> None:
         """Let `verify` fail with this."""
         self._problems.append(problem)
+
+    def wait_for(self, gated: Gated) -> Reply | Failure | Hangup | CutBody:
+        """What stands behind a gate, when it is open."""
+        if not gated.gate.wait(_GATE_SECONDS):
+            self.report("a gate was never opened")
+        return gated.step
 
     def next_step(self, path: str, raw: bytes, headers: Mapping[str, str]) -> Step:
         """What to answer to a request; called by the server."""
@@ -261,6 +285,28 @@ def write_chunks(step: Reply, model: str) -> Iterator[Json]:
         yield {**head, "choices": [], "usage": usage}
 
 
+def _hang_up(handler: BaseHTTPRequestHandler) -> None:
+    handler.close_connection = True
+    handler.connection.shutdown(socket.SHUT_RDWR)
+
+
+def _send_badly(handler: BaseHTTPRequestHandler, step: CutBody | Drip, payload: bytes) -> None:
+    """Headers that promise a body, and half of it, or a byte now and then."""
+    handler.send_response(200)
+    handler.send_header("content-type", "application/json")
+    handler.send_header("content-length", str(len(payload)))
+    handler.end_headers()
+    with contextlib.suppress(OSError):  # the client may have gone
+        if isinstance(step, CutBody):
+            handler.wfile.write(payload[: len(payload) // 2])
+        else:
+            for byte in payload:
+                handler.wfile.write(bytes([byte]))
+                if step.gate.wait(_DRIP_SECONDS):
+                    break
+        _hang_up(handler)
+
+
 def _handler_for(backend: ScriptedBackend) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -273,12 +319,11 @@ def _handler_for(backend: ScriptedBackend) -> type[BaseHTTPRequestHandler]:
             body = json.loads(raw)
             step = backend.next_step(self.path, raw, dict(self.headers))
             if isinstance(step, Gated):
-                if not step.gate.wait(_GATE_SECONDS):
-                    backend.report("a gate was never opened")
-                step = step.step
+                step = backend.wait_for(step)
             if isinstance(step, Hangup):
-                self.close_connection = True
-                self.connection.shutdown(socket.SHUT_RDWR)
+                _hang_up(self)
+            elif isinstance(step, CutBody | Drip):
+                _send_badly(self, step, json.dumps(write_completion(step.step, body["model"])).encode())
             elif isinstance(step, Failure):
                 self._send(step.status, json.dumps({"error": dict(step.error)}), step.headers)
             elif body.get("stream"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import uuid
 import zlib
 from struct import pack
 from typing import Any
@@ -46,6 +47,11 @@ def png() -> str:
 
 
 HISTORY: list[Json] = [user("fix the parser"), assistant("the code word is heron"), user("go on")]
+
+
+def renew_history() -> None:
+    """Make HISTORY a conversation nobody has compacted yet: a proxy gives what it remembers for ten minutes."""
+    HISTORY[0]["id"] = f"msg_{uuid.uuid4().hex}"
 
 
 def compact(proxy: LiveProxy, items: list[Json], model: str = "local-model", key: str | None = None) -> Json:

@@ -93,8 +93,9 @@ def test_a_model_the_key_may_not_use(teams: LiveProxy, backend: ScriptedBackend,
 def test_one_request_at_a_time_is_enough(teams: LiveProxy, backend: ScriptedBackend, door: str) -> None:
     """With `max_parallel_requests: 1` a compaction does not wait for itself, and frees its slot however it ends."""
     backend.script(Summary("S1"), Text("prose"), Text("prose"), Summary("S2"), Text("fine"))
-    for expected in (200, 400, 200):
-        assert send(teams, door, HISTORY, "sk-red-one").status_code == expected
+    for turn, expected in enumerate((200, 400, 200)):
+        longer = [*HISTORY, *(user(f"turn {number}") for number in range(turn))]
+        assert send(teams, door, longer, "sk-red-one").status_code == expected
     assert send(teams, "ordinary", HISTORY, "sk-red-one").status_code == 200
 
 

@@ -129,7 +129,7 @@ def test_two_invalid_answers_fail(proxy: LiveProxy, backend: ScriptedBackend) ->
 @pytest.mark.parametrize(
     ("failure", "status"),
     [
-        (Failure(429, {"message": "slow down", "type": "rate_limit_error"}, {"retry-after": "7"}), 429),
+        (Failure(429, {"message": "slow down", "type": "rate_limit_error"}, {"retry-after": "700"}), 429),
         (Failure(401, {"message": "bad key", "type": "authentication_error"}), 401),
         (Failure(403, {"message": "no access"}), 403),
     ],
@@ -144,7 +144,7 @@ def test_callers_errors_pass_through(backend: ScriptedBackend, failure: Failure,
         response = proxy.post("/v1/responses", {"model": "local-model", "input": [*HISTORY, TRIGGER]})
     assert response.status_code == status, response.text
     if "retry-after" in failure.headers:
-        assert "7" in {value for name, value in response.headers.items() if name.endswith("retry-after")}
+        assert "700" in {value for name, value in response.headers.items() if name.endswith("retry-after")}
 
 
 def test_broken_backend_is_a_failed_compaction(backend: ScriptedBackend) -> None:

@@ -1,0 +1,85 @@
+"""What a model takes and gives, in tokens, and the room a summary request has in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+# A longer summary than this helps nobody; reasoning before it may take as much again.
+MAX_SUMMARY_TOKENS: Final = 16_384
+MAX_ANSWER_TOKENS: Final = 32_768
+_MIN_OUTPUT_TOKENS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """`context`: total window, shared by input and output. `output`: most tokens of one answer. `max_input`: an input
+    limit of the model's own below context - output. None: unknown. `source` says where they come from."""
+
+    context: int | None = None
+    output: int | None = None
+    max_input: int | None = None
+    source: str = ""
+
+    @property
+    def output_budget(self) -> int | None:
+        """Tokens kept free for an answer: the output limit, else a quarter of the window, at most 16,384."""
+        if self.context is None:
+            return self.output
+        if self.output is not None and self.output < self.context:
+            return self.output
+        return min(MAX_SUMMARY_TOKENS, max(_MIN_OUTPUT_TOKENS, self.context // 4))
+
+    @property
+    def input_budget(self) -> int | None:
+        """I of the contract's section 6: the window without the answer, or the model's own input limit if smaller."""
+        left: Final = None if self.context is None else max(0, self.context - (self.output_budget or 0))
+        return min_known(left, self.max_input)
+
+    def lowered_to(self, window: int | None) -> ModelLimits:
+        """With a window that a refusal was seen to name, where that is the smaller one."""
+        if window is None or (self.context is not None and self.context <= window):
+            return self
+        return replace(self, context=window, source=f"{self.source}, learned".lstrip(", "))
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one summary request may take: `prompt` and `answer` tokens as the backend bounds them, `summary` tokens of
+    the text that goes into the item. None: unknown, and then nothing is bounded."""
+
+    prompt: int | None = None
+    answer: int | None = None
+    summary: int | None = None
+
+
+def min_known(*values: int | None) -> int | None:
+    """The smallest of the values that are known."""
+    return min((value for value in values if value is not None), default=None)
+
+
+def smallest(limits: Sequence[ModelLimits]) -> ModelLimits:
+    """Limits that hold for every one of a group's deployments: the smallest window, output and input budget."""
+    if len(limits) == 1:
+        return limits[0]
+    return ModelLimits(
+        context=min_known(*(entry.context for entry in limits)),
+        output=min_known(*(entry.output for entry in limits)),
+        # Each deployment's own: a large window with a large output may leave less than a small one with a small.
+        max_input=min_known(*(entry.input_budget for entry in limits)),
+        source=", ".join(dict.fromkeys(entry.source for entry in limits if entry.source)),
+    )
+
+
+def summary_room(writer: ModelLimits, reader: ModelLimits, error: float) -> Room:
+    """The room for a summary that `writer` writes and `reader` goes on from; `error` is the share by which a count of
+    the prompt may fall short."""
+    budget: Final = writer.input_budget
+    answer: Final = min_known(writer.output_budget, None if writer.context is None else MAX_ANSWER_TOKENS)
+    quarter: Final = None if reader.context is None else max(_MIN_OUTPUT_TOKENS, reader.context // 4)
+    return Room(
+        prompt=None if budget is None else int(budget / (1 + error)),
+        answer=answer,
+        summary=min_known(answer, quarter, MAX_SUMMARY_TOKENS if answer or quarter else None),
+    )

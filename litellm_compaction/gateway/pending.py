@@ -1,0 +1,83 @@
+"""A compaction between LiteLLM's hooks."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from litellm_compaction.conversation.expansion import Expansion, is_summary
+from litellm_compaction.conversation.items import RawItem
+from litellm_compaction.envelope.sealing import Caller, KeyRing
+from litellm_compaction.errors import CompactionError
+from litellm_compaction.gateway.flights import Result
+from litellm_compaction.gateway.responses import Frame
+from litellm_compaction.settings import Settings
+
+
+@dataclass(slots=True)
+class Pending:
+    """A compaction on its way through LiteLLM, left in the request's data by the pre-call hook.
+
+    `model` is the group as LiteLLM routes it, `extra` what of the client's own routing wishes goes along with the
+    inner call, `application` the instructions that came with a /responses/compact call, `client_members` the names in
+    the client's body. `writer_settings`: the settings of the group that writes the summary.
+    """
+
+    origin: Literal["trigger", "compact"]
+    stream: bool
+    model: str
+    settings: Settings
+    writer_settings: Settings
+    ring: KeyRing
+    caller: Caller
+    expansion: Expansion
+    frame: Frame
+    application: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+    client_members: frozenset[str] = frozenset()
+    result: Result | None = None
+    retry_after: str | None = None
+    late_error: CompactionError | None = None
+
+    @property
+    def writer_model(self) -> str:
+        """The group that writes the summary, aliases resolved."""
+        return self.settings.summary_model or self.model
+
+    @property
+    def shown_writer(self) -> str:
+        """The same as the client knows it."""
+        return self.settings.summary_model or self.frame.model
+
+    def failure_headers(self) -> dict[str, str]:
+        """LiteLLM passes a provider's `Retry-After` on under a name that no client looks for."""
+        return {} if self.retry_after is None else {"retry-after": self.retry_after}
+
+    def take_final_input(self, items: list[RawItem]) -> None:
+        """Use the transcript as later hooks left it. A hook that adds or removes items moves the earlier summaries:
+        they are found again by what they begin with."""
+        summaries = self.expansion.summaries
+        if summaries and len(items) != len(self.expansion.items):
+            summaries = frozenset(place for place, raw in enumerate(items) if is_summary(raw))
+        self.expansion = replace(self.expansion, items=items, summaries=summaries)
+
+    def headers(self) -> dict[str, str]:
+        """Response headers; what is not known yet when a long stream starts is left out."""
+        known: Final = {"x-litellm-compaction": self.origin, "x-litellm-compaction-model": self.shown_writer}
+        if self.result is None:
+            return known
+        return {
+            **known,
+            "x-litellm-compaction-attempts": str(self.result.attempts),
+            "x-litellm-compaction-dropped": str(self.result.dropped),
+            "x-litellm-compaction-tokens-before": str(self.result.tokens_before),
+            "x-litellm-compaction-tokens-after": str(self.result.tokens_after),
+        }
+
+
+def new_frame(shown_model: str) -> Frame:
+    """A frame for an answer to a client that asked for `shown_model`; ids as long as OpenAI's."""
+    response_id, item_id = f"resp_{secrets.token_hex(25)}", f"cmp_{secrets.token_hex(25)}"
+    return Frame(response_id, item_id, shown_model, int(time.time()))

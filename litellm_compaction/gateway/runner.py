@@ -1,0 +1,213 @@
+"""Running one compaction: limits, profile and policy of its model, the summariser, the sealed item, the log line."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from cachetools import TTLCache
+from litellm._logging import verbose_proxy_logger
+
+from litellm_compaction.budget.limits import ModelLimits, min_known, summary_room
+from litellm_compaction.compaction.compact import Outcome, Task, compact, make_plan
+from litellm_compaction.compaction.engine import Account, Policy
+from litellm_compaction.compaction.plan import Limits
+from litellm_compaction.compaction.prompt import write_instructions
+from litellm_compaction.envelope.payload import Payload, TooLarge
+from litellm_compaction.envelope.sealing import seal_payload, write_unsealed
+from litellm_compaction.errors import CompactionFailed
+from litellm_compaction.gateway.flights import Result
+from litellm_compaction.gateway.pending import Pending
+from litellm_compaction.gateway.profiles import load_counter, read_limits, read_profile
+from litellm_compaction.gateway.router import RouterSummarizer, current_router
+from litellm_compaction.settings import Settings
+
+if TYPE_CHECKING:
+    from litellm.router import Router
+
+# A quarter at most stays as it is, so that the result is always smaller.
+_RECENT_SHARE: Final = 4
+_LEARNED_SECONDS: Final = 24 * 3600.0
+_LEARNED_GROUPS: Final = 4096
+# Settings that change nothing about the answer.
+_NOT_ANSWERS: Final = {"keys", "cache"}
+
+
+class Windows:
+    """Windows in tokens that backends have named in refusals, by model group, for a day."""
+
+    def __init__(self) -> None:
+        self._seen: Final[TTLCache[str, int]] = TTLCache(_LEARNED_GROUPS, _LEARNED_SECONDS)
+
+    def learn(self, group: str, window: int) -> None:
+        """The smallest counts: it may be that of one of several deployments."""
+        self._seen[group] = min(window, self._seen.get(group, window))
+
+    def of(self, group: str) -> int | None:
+        return self._seen.get(group)
+
+
+def write_key(pending: Pending) -> str:
+    """What makes two requests the same: who asks, for which model, under which settings, and the transcript."""
+    caller: Final = pending.caller
+    digest: Final = hashlib.blake2b(digest_size=32)
+    for part in (
+        # Whoever has other keys could not open the item.
+        (caller.key, caller.team, caller.user, pending.ring.sealing_id.hex()),
+        (pending.origin, pending.model, pending.application),
+        pending.settings.model_dump(mode="json", exclude=_NOT_ANSWERS),
+        pending.writer_settings.model_dump(mode="json", exclude=_NOT_ANSWERS),
+        pending.extra,
+        sorted(pending.expansion.summaries),
+        *pending.expansion.items,
+    ):
+        digest.update(json.dumps(part, sort_keys=True, default=str).encode() + b"\n")
+    return digest.hexdigest()
+
+
+class Runner:
+    """Runs a pending compaction to its end."""
+
+    def __init__(self, pending: Pending, metadata: Mapping[str, Any], windows: Windows) -> None:
+        self._pending: Final = pending
+        self._metadata: Final = metadata
+        self._windows: Final = windows
+
+    async def run(self, item_id: str) -> Result:
+        """The sealed item with what was spent on it. Raises the compaction's errors, and LiteLLM's own unchanged."""
+        started: Final = asyncio.get_running_loop().time()
+        account: Final = Account()
+        try:
+            outcome: Final = await self._compact(account, started)
+            content: Final = await self._seal(outcome.payload)
+        except Exception as error:
+            self._log_failure(error, account, started)
+            raise
+        self._log(outcome, started)
+        return Result(
+            item_id=item_id,
+            content=content,
+            usage=outcome.usage,
+            attempts=outcome.attempts,
+            dropped=outcome.dropped,
+            tokens_before=outcome.tokens_before,
+            tokens_after=outcome.tokens_after,
+            message_tokens=outcome.message_tokens,
+            degraded=outcome.failure is not None,
+        )
+
+    async def _compact(self, account: Account, started: float) -> Outcome:
+        pending: Final = self._pending
+        router: Final = current_router()
+        if router is None:
+            raise RuntimeError("LiteLLM has no router: a model_list is needed")
+        # Megabytes of transcript: counting, rendering and sealing them would hold the event loop.
+        count: Final = await asyncio.to_thread(load_counter)
+        reader: Final = self._limits(router, pending.model, pending.settings)
+        writer: Final = self._limits(router, pending.writer_model, pending.writer_settings)
+        task: Final = Task(
+            expansion=pending.expansion,
+            origin=pending.origin,
+            model=pending.shown_writer,
+            limits=lambda tokens: kept_limits(
+                pending.settings, self._limits(router, pending.model, pending.settings), tokens
+            ),
+            user_message_tokens=pending.settings.user_message_tokens,
+            application=pending.application,
+            ledger_on_failure=pending.settings.on_failure == "ledger",
+        )
+        plan: Final = await asyncio.to_thread(make_plan, task, count)
+        profile: Final = read_profile(router, pending.writer_model, pending.caller.team)
+        policy: Final = Policy(
+            instructions=write_instructions(pending.settings.instructions),
+            mark=lambda: secrets.token_hex(6),
+            count=count,
+            room=summary_room(writer, reader, profile.count_error),
+            count_error=profile.count_error,
+            max_attempts=pending.settings.max_attempts,
+            trim_fraction=pending.settings.trim_fraction,
+            oversize=pending.settings.oversize,
+            max_passes=pending.settings.max_passes,
+            deadline_seconds=pending.settings.deadline_seconds,
+            started_at=started,
+            failure_status=pending.settings.failure_status,
+            first_style=profile.first_style,
+            images=profile.images,
+            truncates=profile.truncates,
+        )
+        summarizer: Final = RouterSummarizer(
+            router,
+            pending.writer_model,
+            self._metadata,
+            pending.extra,
+            learn=lambda window: self._windows.learn(pending.writer_model, window),
+        )
+        return await compact(task, plan, summarizer, policy, account, lambda: int(time.time()))
+
+    def _limits(self, router: Router, group: str, settings: Settings) -> ModelLimits:
+        known: Final = read_limits(router, group, self._pending.caller.team, settings)
+        return known.lowered_to(self._windows.of(group))
+
+    async def _seal(self, payload: Payload) -> str:
+        pending: Final = self._pending
+        if not pending.settings.seal:
+            return write_unsealed(payload)
+        try:
+            return await asyncio.to_thread(
+                seal_payload, payload, pending.ring, pending.caller, pending.settings.bind, os.urandom
+            )
+        except TooLarge:
+            reason: Final = "what has to be kept is too large for one compaction item."
+            raise CompactionFailed(reason, pending.settings.failure_status) from None
+
+    def _log(self, outcome: Outcome, started: float) -> None:
+        """One line a compaction: names, counts, seconds; never text. What an operator should look at is a warning."""
+        notable: Final = outcome.dropped or outcome.shortened or outcome.unread or outcome.failure
+        log: Final = verbose_proxy_logger.warning if notable else verbose_proxy_logger.info
+        log(
+            "litellm_compaction: door=%s model=%s writer=%s attempts=%d windows=%d dropped=%d shortened=%d "
+            "tokens_before=%d tokens_after=%d seconds=%.1f%s%s",
+            self._pending.origin,
+            self._pending.model,
+            self._pending.writer_model,
+            outcome.attempts,
+            outcome.windows,
+            outcome.dropped,
+            outcome.shortened,
+            outcome.tokens_before,
+            outcome.tokens_after,
+            asyncio.get_running_loop().time() - started,
+            f" ledger_after={outcome.failure.code}" if outcome.failure else "",
+            "; the backend reports far fewer prompt tokens than it was sent: it may cut prompts silently"
+            if outcome.unread
+            else "",
+        )
+
+    def _log_failure(self, error: Exception, account: Account, started: float) -> None:
+        verbose_proxy_logger.warning(
+            "litellm_compaction: door=%s model=%s writer=%s attempts=%d failed=%s seconds=%.1f",
+            self._pending.origin,
+            self._pending.model,
+            self._pending.writer_model,
+            account.attempts,
+            getattr(error, "code", None) or type(error).__name__,
+            asyncio.get_running_loop().time() - started,
+        )
+
+
+def kept_limits(settings: Settings, reader: ModelLimits, transcript_tokens: int) -> Limits:
+    """What stays verbatim, in tokens: of the newest a quarter of the transcript and of the model's input at most, of
+    all together the operator's share of the window."""
+    recent: Final = min_known(settings.keep_recent_tokens, transcript_tokens // _RECENT_SHARE)
+    budget: Final = None if reader.input_budget is None else reader.input_budget // _RECENT_SHARE
+    window: Final = reader.context if reader.context is not None else reader.max_input
+    return Limits(
+        recent=min_known(recent, budget) or 0,
+        kept=None if window is None else int(window * settings.retained_fraction),
+    )
