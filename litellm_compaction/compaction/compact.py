@@ -10,13 +10,14 @@ from typing import Final
 from litellm_compaction.budget.counting import Counter
 from litellm_compaction.budget.limits import MAX_SUMMARY_TOKENS, min_known
 from litellm_compaction.compaction.answer import Usage
-from litellm_compaction.compaction.engine import Account, Policy, Summarizer, Summary, summarize
+from litellm_compaction.compaction.engine import Account, Policy, Summary, summarize
 from litellm_compaction.compaction.plan import (
     Limits,
     Plan,
     plan_compaction,
     select_kept,
 )
+from litellm_compaction.compaction.summarizer import Summarizer
 from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.conversation.items import Item, RawItem, classify_items
 from litellm_compaction.conversation.ledger import read_ledger, write_ledger

@@ -37,12 +37,13 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from litellm_compaction.budget.counting import Counter, estimate_tokens
 from litellm_compaction.budget.limits import ModelLimits, Room, min_known
 from litellm_compaction.compaction.answer import Answer, InvalidAnswer, Reply, Usage, read_answer
 from litellm_compaction.compaction.prompt import Briefing, Style, next_style, write_messages, write_parameters
+from litellm_compaction.compaction.summarizer import BackendFailed, Overflow, RateLimited, StyleRefused, Summarizer
 from litellm_compaction.compaction.trim import Cut, DoesNotFit, Unit, cut_by, cut_to, fold_into, take_window
 from litellm_compaction.conversation.shorten import shorten_text
 from litellm_compaction.conversation.transcript import SAMPLE_MARK, count_block, summary_block, write_blocks
@@ -56,53 +57,6 @@ _TOLERANCE: Final = 1.25
 # tokenizers are far smaller. Below _NOTICEABLE tokens nothing is cut by anybody.
 _READ_SHARE, _NOTICEABLE = 0.5, 1_000
 _FENCE_TOKENS: Final = 64
-
-
-class StyleRefused(Exception):
-    """The backend does not take tools, or not this response format; `cause` is its own error."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(str(cause))
-        self.cause: Final = cause
-
-
-class Overflow(Exception):
-    """The request does not fit the backend's window.
-
-    In tokens, as far as the backend said: `limit` is its window, `requested` the size of the request, `read` how much
-    of a prompt it has taken before it silently cut the rest off.
-    """
-
-    def __init__(
-        self, words: str, *, limit: int | None = None, requested: int | None = None, read: int | None = None
-    ) -> None:
-        super().__init__(words)
-        self.limit: Final = limit
-        self.requested: Final = requested
-        self.read: Final = read
-
-
-class RateLimited(Exception):
-    """The backend asks to come back in `seconds`; `cause` is its own error."""
-
-    def __init__(self, seconds: float, cause: Exception) -> None:
-        super().__init__(str(cause))
-        self.seconds: Final = seconds
-        self.cause: Final = cause
-
-
-class BackendFailed(Exception):
-    """The backend could not answer at all, for a reason that is neither the caller's nor the request's."""
-
-
-class Summarizer(Protocol):
-    """One inference of the summarising model.
-
-    Takes chat messages and the parameters that force the answer's form. Raises StyleRefused, Overflow, RateLimited,
-    BackendFailed, or the host's own error unchanged (rate limits without a time, access, unknown models).
-    """
-
-    async def __call__(self, messages: list[dict[str, Any]], parameters: dict[str, Any]) -> Reply: ...
 
 
 @dataclass(frozen=True, slots=True)

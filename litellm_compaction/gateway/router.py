@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import litellm
+from litellm.types.router import RetryPolicy
 
 from litellm_compaction.budget.counting import estimate_tokens
 from litellm_compaction.budget.overflow import Refusal, read_overflow
 from litellm_compaction.compaction.answer import Reply, Usage
-from litellm_compaction.compaction.engine import BackendFailed, Overflow, RateLimited, StyleRefused
+from litellm_compaction.compaction.summarizer import BackendFailed, Overflow, RateLimited, StyleRefused
 from litellm_compaction.gateway.errors import read_seconds, retry_after_of, without_router_words
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ _REFUSED_FORM: Final = re.compile(
     r"|(unsupported|unknown|unrecognized|not support|n't support|no endpoints).{0,160}"
     r"(tool|function.?call|response_format|json_schema|structured output)",
     re.IGNORECASE | re.DOTALL,
+)
+_OTHER_BOUND: Final = re.compile(
+    r"(unsupported|not supported).{0,120}max_completion_tokens|max_completion_tokens.{0,20}instead", re.I | re.S
 )
 _CALLERS_STATUSES: Final = frozenset({401, 402, 403, 404, 429})
 # Carries no status of its own; the proxy gives it one.
@@ -115,6 +119,7 @@ class RouterSummarizer:
             # Every request has a mark of its own: an answer from LiteLLM's response cache can't be meant for it, and a
             # transcript has no business in there.
             "cache": {"no-cache": True, "no-store": True},
+            **self._rate_limit_policy(),
             **self._extra,
         }
         try:
@@ -125,6 +130,16 @@ class RouterSummarizer:
             renamed: Final = {**parameters, "max_completion_tokens": parameters["max_tokens"]}
             del renamed["max_tokens"]
             return await call(**given, metadata=self._inner_metadata(), **renamed)
+
+    def _rate_limit_policy(self) -> dict[str, Any]:
+        """Where there is no other deployment to go to, LiteLLM would sleep for a rate limit and know no deadline: the
+        engine waits instead. All else of the operator's retry policy stays."""
+        if len(self._router.get_model_list(model_name=self._group) or ()) != 1:
+            return {}
+        policies: Final = self._router.model_group_retry_policy or {}
+        policy: Final = policies.get(self._group) or self._router.retry_policy or RetryPolicy()
+        own: Final = RetryPolicy.model_validate(policy).model_copy(update={"RateLimitErrorRetries": 0})
+        return {"model_group_retry_policy": {**policies, self._group: own}}
 
     def _inner_metadata(self) -> dict[str, Any]:
         return inner_metadata(self._metadata, tagged=not self._router.enable_tag_filtering)
@@ -156,7 +171,7 @@ def overflow_of(error: Exception) -> Refusal | None:
 
 def _wants_other_bound(error: Exception) -> bool:
     """Reasoning models behind a name LiteLLM does not know take `max_completion_tokens` only."""
-    return getattr(error, "status_code", None) in _REQUEST_ERRORS and "max_completion_tokens" in str(error)
+    return getattr(error, "status_code", None) in _REQUEST_ERRORS and _OTHER_BOUND.search(str(error)) is not None
 
 
 def _is_callers(error: Exception) -> bool:

@@ -12,8 +12,9 @@ from litellm_compaction.budget.counting import estimate_tokens
 from litellm_compaction.budget.limits import ModelLimits, Room, summary_room
 from litellm_compaction.compaction.answer import Reply, Usage
 from litellm_compaction.compaction.compact import Outcome, Task, compact, make_plan
-from litellm_compaction.compaction.engine import Account, BackendFailed, Overflow, Policy
+from litellm_compaction.compaction.engine import Account, Policy
 from litellm_compaction.compaction.plan import Limits
+from litellm_compaction.compaction.summarizer import BackendFailed, Overflow
 from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.conversation.items import classify_items
 from litellm_compaction.conversation.transcript import count_content, render_blocks

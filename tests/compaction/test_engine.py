@@ -13,18 +13,10 @@ import pytest
 from litellm_compaction.budget.counting import estimate_tokens
 from litellm_compaction.budget.limits import Room
 from litellm_compaction.compaction.answer import Reply, Usage
-from litellm_compaction.compaction.engine import (
-    Account,
-    BackendFailed,
-    Overflow,
-    Policy,
-    RateLimited,
-    StyleRefused,
-    Summary,
-    summarize,
-)
+from litellm_compaction.compaction.engine import Account, Policy, Summary, summarize
 from litellm_compaction.compaction.plan import Limits, Plan, plan_compaction
 from litellm_compaction.compaction.prompt import Style
+from litellm_compaction.compaction.summarizer import BackendFailed, Overflow, RateLimited, StyleRefused
 from litellm_compaction.conversation.items import classify_items
 from litellm_compaction.errors import CompactionFailed, CompactionTimeout
 from tests.support.bodies import assistant, call, output, png, user

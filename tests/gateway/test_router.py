@@ -7,9 +7,10 @@ from typing import Any, cast
 import litellm
 import pytest
 from litellm.router import Router
+from litellm.types.router import RetryPolicy
 
 from litellm_compaction.compaction.answer import Reply, Usage
-from litellm_compaction.compaction.engine import BackendFailed, Overflow, StyleRefused
+from litellm_compaction.compaction.summarizer import BackendFailed, Overflow, RateLimited, StyleRefused
 from litellm_compaction.gateway.router import RouterSummarizer, inner_metadata, is_served, read_reply
 
 MESSAGES = [{"role": "user", "content": "x" * 400}]
@@ -34,15 +35,26 @@ class Completion:
 
 
 class FakeRouter:
-    """Answers one completion."""
+    """Answers one completion; `refusals` are raised before that."""
 
-    def __init__(self, answer: object = None, *, tag_filtering: bool = False) -> None:
+    def __init__(
+        self, answer: object = None, *refusals: Exception, tag_filtering: bool = False, deployments: int = 2
+    ) -> None:
         self.answer = answer
+        self.refusals = list(refusals)
         self.enable_tag_filtering = tag_filtering
+        self.deployments = deployments
         self.asked: dict[str, Any] = {}
+        self.retry_policy: RetryPolicy | None = None
+        self.model_group_retry_policy: dict[str, RetryPolicy] | None = None
+
+    def get_model_list(self, model_name: str) -> list[dict[str, Any]]:
+        return [{"model_name": model_name}] * self.deployments
 
     async def acompletion(self, **kwargs: Any) -> Completion:
         self.asked = kwargs
+        if self.refusals:
+            raise self.refusals.pop(0)
         if isinstance(self.answer, Exception):
             raise self.answer
         return Completion(cast("dict[str, Any]", self.answer))
@@ -248,3 +260,83 @@ def test_group_is_served_by_name_alias_pattern_or_team() -> None:
     served = {name: is_served(router, name, None) for name in ("plain", "alias", "wild/x", "unknown")}
     assert served == {"plain": True, "alias": True, "wild/x": True, "unknown": False}
     assert is_served(router, "ours", "red")
+
+
+def limited(retry_after: str | None, status: int = 429) -> Exception:
+    """An error with a `Retry-After`."""
+    error = Status(status, "slow down")
+    headers = {} if retry_after is None else {"retry-after": retry_after}
+    error.litellm_response_headers = headers  # type: ignore[attr-defined]  # as LiteLLM's errors have it
+    return error
+
+
+@pytest.mark.parametrize(("retry_after", "seconds"), [("7", 7.0), ("0.5", 0.5)])
+async def test_rate_limit_with_a_time_can_be_waited_for(retry_after: str, seconds: float) -> None:
+    """What the provider says about when to come back is told with its own error."""
+    error = limited(retry_after)
+    with pytest.raises(RateLimited) as caught:
+        await ask(FakeRouter(error))
+    assert (caught.value.seconds, caught.value.cause) == (seconds, error)
+
+
+@pytest.mark.parametrize("error", [limited(None), limited("soon"), limited("0"), limited("7", 401)])
+async def test_rate_limit_without_a_time_is_the_hosts_error(error: Exception) -> None:
+    """No time, no number, another error: passed on."""
+    with pytest.raises(Status) as caught:
+        await ask(FakeRouter(error))
+    assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("words", "limit", "requested"),
+    [
+        ("prompt is too long: 9000 tokens > 3000 maximum", 3000, 9000),
+        ("Your input exceeds the context window of this model.", None, None),
+    ],
+)
+async def test_overflow_tells_its_numbers(words: str, limit: int | None, requested: int | None) -> None:
+    """Numbers of a refusal reach the engine, and its window is learned."""
+    learned: list[int] = []
+    router = FakeRouter(Status(400, f"{words}\n\nLiteLLM: model group 'group' failed with the error above."))
+    summarizer = RouterSummarizer(cast("Any", router), "group", {}, {}, learned.append)
+    with pytest.raises(Overflow) as caught:
+        await summarizer(MESSAGES, TOOL)
+    assert (caught.value.limit, caught.value.requested) == (limit, requested)
+    assert str(caught.value) == words
+    assert learned == ([] if limit is None else [limit])
+
+
+async def test_bound_is_renamed_for_models_that_want_it_so() -> None:
+    """A reasoning model behind an unknown name refuses `max_tokens`: asked again with its own word."""
+    refusal = Status(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
+    router = FakeRouter(body(), refusal)
+    assert (await ask(router, {**TOOL, "max_tokens": 500})).text == "text"
+    assert router.asked["max_completion_tokens"] == 500
+    assert "max_tokens" not in router.asked
+
+
+async def test_single_deployment_leaves_rate_limits_to_the_engine() -> None:
+    """With nowhere else to go LiteLLM does not sleep for a rate limit; the rest of the operator's policy stays."""
+    router = FakeRouter(body(), deployments=1)
+    router.model_group_retry_policy = {"other": RetryPolicy(TimeoutErrorRetries=1)}
+    router.retry_policy = RetryPolicy(RateLimitErrorRetries=5, InternalServerErrorRetries=4)
+    await ask(router)
+    policies = router.asked["model_group_retry_policy"]
+    assert policies["other"] == RetryPolicy(TimeoutErrorRetries=1)
+    assert policies["group"] == RetryPolicy(RateLimitErrorRetries=0, InternalServerErrorRetries=4)
+    assert router.retry_policy.RateLimitErrorRetries == 5
+
+
+@pytest.mark.parametrize(
+    ("message", "refusal", "reasoned"),
+    [
+        ({"refusal": "no"}, "no", False),
+        ({"provider_specific_fields": {"refusal": "no"}}, "no", False),
+        ({"reasoning_content": "hm"}, "", True),
+        ({"refusal": None}, "", False),
+    ],
+)
+async def test_refusals_and_reasoning_are_read(message: dict[str, Any], refusal: str, reasoned: bool) -> None:
+    """What stands in place of an answer is told apart."""
+    reply = await ask(FakeRouter(body(message={"content": None, **message})))
+    assert (reply.refusal, reply.reasoned) == (refusal, reasoned)

@@ -318,6 +318,19 @@ def test_error_that_cost_nothing_is_not_remembered(limited: LiveProxy, backend: 
     assert ask(limited, fresh, steps(2, 10, "key")).status_code == 200
 
 
+def test_routers_own_retries_do_not_sleep_over_the_deadline(
+    shared_backend: ScriptedBackend, backend: ScriptedBackend
+) -> None:
+    """With LiteLLM's default retries too a long wait is passed on at once, and a short one is obeyed."""
+    config = base_config(shared_backend.url, {"deadline_seconds": 10})
+    with running_proxy(config) as patient:
+        backend.script(Failure(429, {"message": "slow down"}, {"retry-after": "30"}))
+        refused = ask(patient, "deepseek", steps(2, 10))
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "30")
+        backend.script(Failure(429, {"message": "slow down"}, {"retry-after": "1"}), Summary("SUM"))
+        assert ask(patient, "hosted", steps(2, 10)).status_code == 200
+
+
 @pytest.mark.parametrize("model", ["with-ledger", "ledger-soon"])
 def test_ledger_in_place_of_a_summary(limited: LiveProxy, backend: ScriptedBackend, model: str) -> None:
     """`on_failure: ledger`: no valid summary, or none in time, and the client still gets an item that says so."""

@@ -1,0 +1,54 @@
+"""The one thing injected into the engine: an inference of the summarising model, and how it can go wrong."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from litellm_compaction.compaction.answer import Reply
+
+
+class StyleRefused(Exception):
+    """The backend does not take tools, or not this response format; `cause` is its own error."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause: Final = cause
+
+
+class Overflow(Exception):
+    """The request does not fit the backend's window.
+
+    In tokens, as far as the backend said: `limit` is its window, `requested` the size of the request, `read` how much
+    of a prompt it has taken before it silently cut the rest off.
+    """
+
+    def __init__(
+        self, words: str, *, limit: int | None = None, requested: int | None = None, read: int | None = None
+    ) -> None:
+        super().__init__(words)
+        self.limit: Final = limit
+        self.requested: Final = requested
+        self.read: Final = read
+
+
+class RateLimited(Exception):
+    """The backend asks to come back in `seconds`; `cause` is its own error."""
+
+    def __init__(self, seconds: float, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.seconds: Final = seconds
+        self.cause: Final = cause
+
+
+class BackendFailed(Exception):
+    """The backend could not answer at all, for a reason that is neither the caller's nor the request's."""
+
+
+class Summarizer(Protocol):
+    """One inference of the summarising model.
+
+    Takes chat messages and the parameters that force the answer's form. Raises StyleRefused, Overflow, RateLimited,
+    BackendFailed, or the host's own error unchanged (rate limits without a time, access, unknown models).
+    """
+
+    async def __call__(self, messages: list[dict[str, Any]], parameters: dict[str, Any]) -> Reply: ...
