@@ -33,7 +33,8 @@ _REFUSED_FORM: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _OTHER_BOUND: Final = re.compile(
-    r"(unsupported|not supported).{0,120}max_completion_tokens|max_completion_tokens.{0,20}instead", re.I | re.S
+    r"(unsupported|not supported).{0,120}max_completion_tokens|max_completion_tokens.{0,20}instead",
+    re.IGNORECASE | re.DOTALL,
 )
 _CALLERS_STATUSES: Final = frozenset({401, 402, 403, 404, 429})
 # Carries no status of its own; the proxy gives it one.
