@@ -22,7 +22,7 @@ from rich.table import Table
 from benchmarks.measure import compare, peak
 from litellm_compaction.compaction.compact import Task, make_plan
 from litellm_compaction.compaction.plan import Limits, Plan
-from litellm_compaction.compaction.trim import Cut, Unit, cut_by, cut_to, fold_into, take_window
+from litellm_compaction.compaction.trim import Cut, Unit, cut_by, cut_to, fold_window
 from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.conversation.transcript import write_blocks
 from litellm_compaction.gateway.profiles import load_counter
@@ -43,7 +43,7 @@ def make_items() -> list[dict[str, Any]]:
         items += [
             {"type": "reasoning", "id": f"rs_{number}", "summary": [], "encrypted_content": sealed},
             {"type": "function_call", "call_id": f"c{number}", "name": "shell", "arguments": arguments},
-            {"type": "function_call_output", "call_id": f"c{number}", "output": line * 40},
+            {"type": "function_call_output", "call_id": f"c{number}", "output": line * 37},
         ]
         if number % _WORDS in {0, 1}:
             role, kind = ("user", "input_text") if number % _WORDS else ("assistant", "output_text")
@@ -65,16 +65,17 @@ def main() -> None:
         units = _plan(items, known).units
         trimmed = cut_to(units, tokens // 2, known)
         write_blocks([block for unit in trimmed.units for block in unit.blocks], "mark", images=True)
-        return take_window(fold_into(units, tokens // 7, 8, known).units, tokens // 7)[0]
+        return fold_window(units, tokens // 7, tokens // 7, 8, known)[0].units
 
     steps: dict[str, Callable[[], object]] = {
         "count: every text once": lambda: _plan(items, exact),
         "plan: classify, pair, render, measure": lambda: _plan(items, known),
+        "plan and trim to half": lambda: cut_to(_plan(items, known).units, tokens // 2, known),
         "trim: leave out a fifth": lambda: cut_by(plan.units, tokens // 5, known),
         "trim: to half": lambda: cut_to(plan.units, tokens // 2, known),
-        "fold: eight windows": lambda: fold_into(plan.units, tokens // 7, 8, known),
+        "fold: the first of eight windows": lambda: fold_window(plan.units, tokens // 7, tokens // 7, 8, known),
         "plan, trim and fold, written out": everything,
-        "shorten: ten windows into eight": lambda: _shorten(plan, tokens, exact),
+        "shorten: ten windows into eight, all of them": lambda: _fold(plan, tokens // 10, exact),
     }
     title = f"{len(body) / 1e6:.1f} MB, {len(items)} items, {tokens:,} tokens"
     table = Table(title=title)
@@ -93,8 +94,14 @@ def _plan(items: list[dict[str, Any]], count: Callable[[str], int]) -> Plan:
     return make_plan(task, count)
 
 
-def _shorten(plan: Plan, tokens: int, count: Callable[[str], int]) -> Cut:
-    return fold_into(plan.units, tokens // 10, 8, count)
+def _fold(plan: Plan, capacity: int, count: Callable[[str], int]) -> list[Cut]:
+    """Every window of a fold."""
+    rest = plan.units
+    windows: list[Cut] = []
+    while rest:
+        window, rest = fold_window(rest, capacity, capacity, 8 - len(windows), count)
+        windows.append(window)
+    return windows
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from litellm_compaction.errors import SettingsError
 
 _ENVIRONMENT: Final = "os.environ/"
-_SECRET_KEYS: Final = frozenset({"keys"})
+_TEXT_KEYS: Final = frozenset({"keys", "summary_model", "instructions", "cache"})
 
 _CACHE: Final = r"^(local|rediss?://.+|unix://.+)$"
 PositiveInt = Annotated[StrictInt, Field(ge=1)]
@@ -129,13 +129,16 @@ def _resolve(values: object, where: str) -> dict[str, object]:
 def _from_environment(key: str, value: object, where: str) -> object:
     if isinstance(value, list | tuple):
         return [_from_environment(key, entry, where) for entry in value]
-    if not isinstance(value, str) or not value.startswith(_ENVIRONMENT):
+    if not isinstance(value, str):
         return value
+    if not value.startswith(_ENVIRONMENT):
+        # LiteLLM has put variables of single values in by now, as text.
+        return value if key in _TEXT_KEYS else _typed(value)
     name: Final = value.removeprefix(_ENVIRONMENT)
     found: Final = os.environ.get(name)
     if found is None:
         raise SettingsError(f"{where}: environment variable {name!r} is not set")
-    return found if key in _SECRET_KEYS else _typed(found)
+    return found if key in _TEXT_KEYS else _typed(found)
 
 
 def _typed(text: str) -> object:

@@ -51,7 +51,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("mode", "both", "'auto', 'own' or 'native'"),
     ("max_attempts", 0, "an integer from 1 to 10"),
     ("max_attempts", 11, "an integer from 1 to 10"),
-    ("max_attempts", "3", "an integer from 1 to 10"),
+    ("max_attempts", "three", "an integer from 1 to 10"),
     ("max_attempts", True, "an integer from 1 to 10"),
     ("trim_fraction", 1, "a number between 0 and 1"),
     ("oversize", "drop", "'fold' or 'trim'"),
@@ -258,3 +258,18 @@ def test_settings_cannot_be_changed() -> None:
     """Settings are fixed once read."""
     with pytest.raises(ValueError, match="frozen"):
         parse_settings(None, WHERE).mode = "own"
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [("context", "8000", 8000), ("retained_fraction", "0.5", 0.5), ("seal", "false", False), ("bind", "none", "none")],
+)
+def test_values_come_as_text_where_litellm_resolved_them(key: str, text: str, value: object) -> None:
+    """LiteLLM puts environment variables of single values in before the plugin sees them, always as text."""
+    assert getattr(parse_settings({key: text}, WHERE), key) == value
+
+
+@pytest.mark.parametrize("key", ["summary_model", "instructions"])
+def test_text_stays_text(key: str) -> None:
+    """A name or an instruction that looks like a number is none."""
+    assert getattr(parse_settings({key: "4"}, WHERE), key) == "4"

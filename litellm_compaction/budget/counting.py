@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+_PIECE_CHARACTERS: Final = 100_000
 # Gives the tokens of a text.
 Counter = Callable[[str], int]
 
@@ -27,9 +28,16 @@ def careful_counter(encode: Callable[[str], Sequence[int]] | None) -> Counter:
         return estimate_tokens
 
     def count(text: str) -> int:
-        return max(estimate_tokens(text), len(encode(text)))
+        return max(estimate_tokens(text), sum([len(encode(piece)) for piece in _pieces(text)]))
 
     return count
+
+
+def _pieces(text: str) -> list[str]:
+    # tiktoken dies of a stack overflow, uncatchably, on about a million blanks in a row.
+    if len(text) <= _PIECE_CHARACTERS:
+        return [text]
+    return [text[start : start + _PIECE_CHARACTERS] for start in range(0, len(text), _PIECE_CHARACTERS)]
 
 
 # A model whose tokenizer is not the one counted with may need this much more than was counted (measured on code,

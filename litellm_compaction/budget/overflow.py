@@ -11,7 +11,7 @@ Sources of the wordings: the servers' own code (vLLM, SGLang, TGI, llama.cpp, Ol
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 
@@ -22,10 +22,12 @@ class Refusal:
     `limit`: the window or input limit in tokens the provider names, None if it names none.
     `requested`: the size of the request it names in tokens, None if none. The total where it names one, else the input
     alone: then it can be smaller than `limit`, and the room asked for the answer is what did not fit.
+    `words`: the sentence it was known by, blanks run together.
     """
 
     limit: int | None = None
     requested: int | None = None
+    words: str = field(default="", compare=False)
 
 
 CODES: Final = frozenset(
@@ -220,7 +222,7 @@ def read_overflow(status: int | None, code: str | None, message: str) -> Refusal
         return None
     for _, wording in WORDINGS:
         if found := wording.search(text):
-            return _refusal(found)
+            return replace(_refusal(found), words=found.group())
     if known in CODES:
         return Refusal()
     if _OTHER_LIMIT.search(f"{known} {text}"):

@@ -53,6 +53,10 @@ class Answer:
     retain: tuple[str, ...] = ()
 
 
+# Of a ref that a model made up: as long as a real one, no place for a text.
+_SHOWN_CHARACTERS: Final = 16
+
+
 class InvalidAnswer(ValueError):
     """The answer cannot be used; the text says why, in words for the model that gets to repair it."""
 
@@ -154,7 +158,7 @@ def _check(value: dict[str, Any], refs: Collection[str]) -> Answer:
     chosen: Final = tuple(retain or ())
     unknown: Final = [ref for ref in chosen if ref not in refs]
     if unknown:
-        raise InvalidAnswer(f"`retain_item_ids` names an unknown item {unknown[0]!r}.")
+        raise InvalidAnswer(f"`retain_item_ids` names an unknown item {unknown[0][:_SHOWN_CHARACTERS]!r}.")
     if len(set(chosen)) != len(chosen):
         raise InvalidAnswer("`retain_item_ids` names an item twice.")
     # A lone surrogate, which some models write, is no text that could be sent on.

@@ -10,13 +10,14 @@ from typing import Final
 from litellm_compaction.budget.counting import Counter
 from litellm_compaction.budget.limits import MAX_SUMMARY_TOKENS, min_known
 from litellm_compaction.compaction.answer import Usage
-from litellm_compaction.compaction.engine import Account, Policy, Summary, summarize
+from litellm_compaction.compaction.engine import Account, Summary, summarize
 from litellm_compaction.compaction.plan import (
     Limits,
     Plan,
     plan_compaction,
     select_kept,
 )
+from litellm_compaction.compaction.policy import Policy
 from litellm_compaction.compaction.summarizer import Summarizer
 from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.conversation.items import Item, RawItem, classify_items
@@ -138,7 +139,9 @@ def _ledger_summary(task: Task, policy: Policy, error: CompactionError) -> Summa
     )
     limit: Final = min_known(policy.room.summary, MAX_SUMMARY_TOKENS) or MAX_SUMMARY_TOKENS
     budget: Final = max(64, limit - policy.count(head))
-    return Summary(head + write_ledger(read_ledger(items, task.expansion.summaries), budget, policy.count), windows=0)
+    text: Final = head + write_ledger(read_ledger(items, task.expansion.summaries), budget, policy.count)
+    # A lone surrogate, out of a call's escaped arguments, is no text that could be sent on.
+    return Summary(text.encode("utf-8", "replace").decode(), windows=0)
 
 
 def _head(left_out: int, shortened: int) -> str:

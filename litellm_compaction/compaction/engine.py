@@ -14,9 +14,11 @@
 | repair | invalid answer                               | CompactionFailed                                           |
 | any    | overflow, the first, an inference is left    | the same state, trimmed to the limit named, else by a share|
 | any    | overflow, the second, or none is left        | CompactionFailed                                           |
+| any    | overflow, and nothing can be left out        | CompactionFailed                                           |
 | any    | prompt silently cut, backend known for it    | as an overflow                                             |
 | any    | prompt silently cut, any other backend       | as if it were not, noted                                   |
-| any    | rate limit that ends before the deadline     | the same state after the wait (no inference)               |
+| any    | rate limit that ends before the deadline     | the same state after the wait (no inference), as often as  |
+|        |                                              | that holds                                                 |
 | any    | any other rate limit                         | its error, unchanged                                       |
 | any    | backend refuses the form of the request      | the same state in the next style (no inference)            |
 | any    | backend refuses the last style               | its error, unchanged                                       |
@@ -24,7 +26,8 @@
 | any    | any other error                              | that error, unchanged                                      |
 | any    | deadline                                     | CompactionTimeout                                          |
 
-Inferences are what a model answered or refused for its length. Each window may take `max_attempts` of them: the first,
+Inferences are what a model answered or refused for its length. All rows but those of `plan` hold for each window, which
+may take `max_attempts` of them: the first,
 one after an overflow, one to repair. Styles are tool call, JSON schema, JSON in the text. A repair asks for a JSON
 schema where the first answer held no tool call at all: some servers accept a forced `tool_choice` and ignore it, and
 enforce a schema.
@@ -33,57 +36,27 @@ enforce a schema.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from litellm_compaction.budget.counting import Counter, estimate_tokens
-from litellm_compaction.budget.limits import ModelLimits, Room, min_known
+from litellm_compaction.budget.limits import min_known
 from litellm_compaction.compaction.answer import Answer, InvalidAnswer, Reply, Usage, read_answer
+from litellm_compaction.compaction.policy import SPARE_TOKENS, Policy, fixed_tokens, learned_room, shown_context
 from litellm_compaction.compaction.prompt import Briefing, Style, next_style, write_messages, write_parameters
 from litellm_compaction.compaction.summarizer import BackendFailed, Overflow, RateLimited, StyleRefused, Summarizer
-from litellm_compaction.compaction.trim import Cut, DoesNotFit, Unit, cut_by, cut_to, fold_into, take_window
-from litellm_compaction.conversation.shorten import shorten_text
-from litellm_compaction.conversation.transcript import SAMPLE_MARK, count_block, summary_block, write_blocks
+from litellm_compaction.compaction.trim import Cut, DoesNotFit, Unit, cut_by, cut_to, fold_window
+from litellm_compaction.conversation.transcript import count_block, summary_block, write_blocks
 from litellm_compaction.errors import CompactionFailed, CompactionTimeout
 
-# How often a rate limit is waited for: a provider that says "soon" for ever is not believed.
-_MAX_WAITS: Final = 3
+# Seconds that the n-th wait for one request takes at least: a provider that says "soon" for ever is not believed.
+_BACKOFF: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 # A summary may be this much longer than what it was told: models count words badly, and counts err on the high side.
 _TOLERANCE: Final = 1.25
 # Reported prompt tokens below this share of what was sent mean that the rest was never read; differences between
 # tokenizers are far smaller. Below _NOTICEABLE tokens nothing is cut by anybody.
 _READ_SHARE, _NOTICEABLE = 0.5, 1_000
-_FENCE_TOKENS: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How hard to try, and what to say.
-
-    `mark` makes a fence for the transcript, new for each inference. `room` is what a request may take, `count_error`
-    the share by which `count` may fall short. `truncates`: the backend cuts prompts without a word. `started_at`: when
-    the deadline began, in the event loop's seconds; None: now.
-    """
-
-    instructions: str
-    mark: Callable[[], str]
-    count: Counter = estimate_tokens
-    room: Room = field(default_factory=Room)
-    count_error: float = 0.0
-    max_attempts: int = 3
-    trim_fraction: float = 0.2
-    oversize: Literal["fold", "trim"] = "fold"
-    max_passes: int = 8
-    deadline_seconds: float = 240
-    started_at: float | None = None
-    failure_status: int = 400
-    first_style: Style = Style.TOOL
-    images: bool = True
-    truncates: bool = False
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
 @dataclass(slots=True)
@@ -122,7 +95,8 @@ async def summarize(
         reason: Final = "the transcript does not fit the summarising model's window, whatever is left out of it."
         raise CompactionFailed(reason, policy.failure_status) from None
     except BackendFailed as failed:
-        raise CompactionFailed(f"the summarising model's backend failed: {failed}", policy.failure_status) from failed
+        words: Final = str(failed).rstrip(". ")
+        raise CompactionFailed(f"the summarising model's backend failed: {words}.", policy.failure_status) from failed
     except TimeoutError:
         if not deadline.expired():
             raise  # the backend's own timeout is its own error
@@ -142,9 +116,9 @@ class _Run:
         self._ends: Final = ends
         self._room = policy.room
         self._style = policy.first_style
-        self._waits = 0
-        self._context: Final = _shown_context(context, policy)
-        self._fixed: Final = _fixed_tokens(policy, self._context)
+        self._application: Final = context
+        self._context = shown_context(context, self._room, policy)
+        self._fixed = fixed_tokens(policy, self._context)
         self._left_out: frozenset[str] = frozenset()
         self._shortened: frozenset[str] = frozenset()
 
@@ -180,16 +154,13 @@ class _Run:
         if self._policy.oversize == "trim":
             return self._noted(cut_to(rest, capacity, self._count)), ()
         later: Final = capacity if windows <= 1 else min(capacity, (self._capacity(()) or 0) - self._expected(before))
-        cut: Final = fold_into(rest, later, max(1, windows), self._count)
-        window, _ = take_window(cut.units, capacity)
         # What comes later is planned anew: by then it is known how long the summary before it really is.
-        taken: Final = _refs(window) | cut.left_out
-        self._noted(Cut(window, cut.left_out, cut.shortened & _refs(window)))
-        return window, tuple(unit for unit in rest if not _refs([unit]) & taken)
+        cut, remaining = fold_window(rest, capacity, later, max(1, windows), self._count)
+        return self._noted(cut), remaining
 
     def _expected(self, before: Sequence[Unit]) -> int:
         """Tokens that the summary so far may take in later windows: it grows, up to its limit."""
-        most: Final = int((self._summary_limit() or 0) * _TOLERANCE) + _FENCE_TOKENS
+        most: Final = int((self._summary_limit() or 0) * _TOLERANCE) + SPARE_TOKENS
         return min(most, 2 * sum(unit.tokens for unit in before)) if before else most // 2
 
     def _noted(self, cut: Cut) -> tuple[Unit, ...]:
@@ -237,7 +208,8 @@ class _Run:
                 return self._checked(read_answer(reply, shown | _refs(window)))
             except InvalidAnswer as invalid:
                 if repaired or attempts >= self._policy.max_attempts:
-                    reason = f"the model gave no valid summary in {self._account.attempts} attempts; {invalid}"
+                    tried = self._account.attempts
+                    reason = f"the model gave no valid summary in {tried} attempt{'s' * (tried > 1)}; {invalid}"
                     raise CompactionFailed(reason, self._policy.failure_status) from None
                 problem, repaired = str(invalid), True
                 if self._style is Style.TOOL and not reply.calls:
@@ -260,15 +232,16 @@ class _Run:
     async def _infer(self, units: Sequence[Unit], briefing: Briefing) -> Reply:
         """One inference, after as many waits as a rate limit asks for and the deadline allows."""
         messages: Final = await asyncio.to_thread(self._write, units, briefing)
+        waits = 0
         while True:
             try:
                 reply = await self._summarizer(messages, write_parameters(briefing.style, self._room.answer))
             except RateLimited as limited:
-                clock = asyncio.get_running_loop().time
-                if self._waits >= _MAX_WAITS or clock() + limited.seconds >= self._ends:
+                seconds = max(limited.seconds, _BACKOFF[min(waits, len(_BACKOFF) - 1)])
+                if asyncio.get_running_loop().time() + seconds >= self._ends:
                     raise limited.cause from None
-                self._waits += 1
-                await self._policy.sleep(limited.seconds)
+                waits += 1
+                await self._policy.sleep(seconds)
                 continue
             except Overflow:
                 self._account.attempts += 1
@@ -287,9 +260,9 @@ class _Run:
         read: Final = reply.usage.input_tokens
         if shown < _NOTICEABLE or not 0 < read < shown * _READ_SHARE:
             return
-        self._account.unread = True
         if self._policy.truncates:
             raise Overflow(f"the backend read {read} of about {shown} tokens and cut the rest off", read=read)
+        self._account.unread = True
 
     def _checked(self, answer: Answer) -> Answer:
         limit: Final = self._summary_limit()
@@ -303,7 +276,10 @@ class _Run:
         tokens: Final = sum(unit.tokens for unit in window)
         amount: Final = math.ceil(tokens * self._policy.trim_fraction)
         sent: Final = tokens + self._fixed + sum(unit.tokens for unit in before)
-        self._room = _learned(self._room, overflow, sent, self._policy)
+        self._policy.learn(overflow)
+        self._room = learned_room(self._room, overflow, sent, self._policy)
+        self._context = shown_context(self._application, self._room, self._policy)
+        self._fixed = fixed_tokens(self._policy, self._context)
         capacity: Final = self._capacity(before)
         if capacity is None or tokens - amount < capacity:
             return self._noted(cut_by(window, amount, self._count, capacity))
@@ -312,48 +288,3 @@ class _Run:
 
 def _refs(units: Sequence[Unit]) -> frozenset[str]:
     return frozenset(block.ref for unit in units for block in unit.blocks)
-
-
-def _learned(room: Room, overflow: Overflow, sent: int, policy: Policy) -> Room:
-    """The room as a refusal shows it to be. `sent`: what the refused prompt was counted as."""
-    if overflow.read is not None:
-        return replace(room, prompt=int(overflow.read / (1 + policy.count_error)))
-    if overflow.limit is None:
-        known: Final = None if room.prompt is None else int(min(room.prompt, sent) * (1 - policy.trim_fraction))
-        return replace(room, prompt=known)
-    limits: Final = ModelLimits(context=overflow.limit, output=room.answer)
-    budget: Final = limits.input_budget or 0
-    # The backend's own count of the same prompt corrects ours.
-    ratio: Final = min(1.0, sent / overflow.requested) if overflow.requested else 1.0
-    return Room(
-        prompt=min_known(room.prompt, int(budget * ratio / (1 + policy.count_error))),
-        answer=min_known(room.answer, limits.output_budget if room.answer is not None else None),
-        summary=min_known(room.summary, max(1, overflow.limit // 4)),
-    )
-
-
-def _shown_context(context: str | None, policy: Policy) -> str | None:
-    """The application's instructions, in a quarter of the prompt at most."""
-    if context is None or policy.room.prompt is None:
-        return context
-    budget: Final = policy.room.prompt // 4
-    size: Final = policy.count(context)
-    return context if size <= budget else shorten_text(context, len(context) * budget // size)
-
-
-def _fixed_tokens(policy: Policy, context: str | None) -> int:
-    """Tokens of a request without its transcript, on the high side."""
-    briefing: Final = Briefing(
-        instructions=policy.instructions,
-        mark=SAMPLE_MARK,
-        style=policy.first_style,
-        problem="x" * 200,
-        context=context,
-        left_out=1,
-        shortened=1,
-        part=2,
-        limit=1,
-    )
-    messages: Final = write_messages((), briefing)
-    texts: Final = [str(message["content"]) for message in messages]
-    return sum(map(policy.count, [*texts, json.dumps(write_parameters(Style.TOOL, None))])) + _FENCE_TOKENS

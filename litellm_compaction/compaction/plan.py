@@ -67,71 +67,89 @@ def plan_compaction(
     if not any(not item.is_system or item.index in summaries for item in history):
         raise NothingToCompact
     unanswered: Final = _unanswered(history, summaries)
-    shown: Final = {
-        item.index: _Shown(
-            block, count_content(block, count), count_fence(block), *_read_traits(item, summaries, unanswered)
-        )
+    traits: Final = {
+        item.index: _read_traits(item, block, count, summaries, unanswered)
         for item, block in zip(history, render_blocks(history, summaries), strict=True)
     }
     groups: Final = group_items(history)
-    members: Final = [[shown[item.index] for item in group.items] for group in groups]
-    sizes: Final = tuple([sum([one.tokens for one in group]) for group in members])
-    keepable: Final = frozenset([place for place, group in enumerate(members) if any(one.keepable for one in group)])
-    forced: Final = [
-        place
-        for place, (group, ones) in enumerate(zip(groups, members, strict=True))
-        if group.open or any(one.must_stay for one in ones)
-    ]
     last: Final = history[-1].index
+    whole: Final = [_merge([traits[item.index] for item in group.items]) for group in groups]
+    sizes: Final = tuple([one.tokens for one in whole])
+    keepable: Final = frozenset([place for place, one in enumerate(whole) if one.keepable])
     return Plan(
         groups=groups,
         sizes=sizes,
-        forced=keepable.intersection(forced),
+        forced=keepable.intersection([place for place, one in enumerate(whole) if one.must_stay or groups[place].open]),
         recent=keepable & _recent(groups, sizes, limits(sum(sizes)).recent),
         units=tuple(
             [
-                Unit(
-                    tuple([one.block for one in ones]),
-                    tuple([one.tokens + one.fence for one in ones]),
-                    removable=not group.open and group.last_index != last and all(one.removable for one in ones),
-                    spoken=any(one.spoken for one in ones),
-                )
-                for group, ones in zip(groups, members, strict=True)
+                Unit(one.blocks, one.shown, one.removable and not group.open and group.last_index != last, one.spoken)
+                for group, one in zip(groups, whole, strict=True)
             ]
         ),
-        system=tuple(item.raw for item in history if item.is_system and item.index not in summaries),
-        unseen=sum(item.kind is Kind.REFERENCE for item in history),
+        system=tuple(
+            [
+                item.raw
+                for item in history
+                if item.kind is Kind.MESSAGE and item.is_system and item.index not in summaries
+            ]
+        ),
+        unseen=[item.kind for item in history].count(Kind.REFERENCE),
     )
 
 
 @dataclass(slots=True)
-class _Shown:
-    """One item as the plan looks at it: its block, the tokens of its content and of its fence, and its traits."""
+class _Traits:
+    """Some items as the plan looks at them: their blocks, the tokens of their content, those of each block as it is
+    shown, and whether they may be left out, are somebody's words, can be kept verbatim, and have to be."""
 
-    block: Block
+    blocks: tuple[Block, ...]
     tokens: int
-    fence: int
+    shown: tuple[int, ...]
     removable: bool
     spoken: bool
     keepable: bool
     must_stay: bool
 
 
-def _read_traits(item: Item, summaries: Collection[int], unanswered: int | None) -> tuple[bool, bool, bool, bool]:
-    """Whether it may be left out, is somebody's words, can be kept verbatim, and has to be.
+def _read_traits(
+    item: Item, block: Block, count: Counter, summaries: Collection[int], unanswered: int | None
+) -> _Traits:
+    """One item's traits.
 
     Removable are assistant messages, reasoning, calls and outputs; an output without a call id belongs to nobody and
-    stays. System text travels apart, reasoning is bound to its provider, an earlier summary is folded in. Files and the
-    user's last request have to stay, the request while it is unanswered.
+    stays. Files and the user's last request have to stay, the request while it is unanswered.
     """
+    tokens: Final = count_content(block, count)
+    blocks, shown = (block,), (tokens + count_fence(block),)
     if item.index in summaries:
-        return False, True, False, False
+        return _Traits(blocks, tokens, shown, False, True, False, False)  # four flags, named above
+    keepable: Final = _can_keep(item, summaries)
     if item.kind is Kind.MESSAGE:
-        system: Final = item.is_system
         must: Final = item.index == unanswered or has_file(item.raw.get("content"))
-        return item.is_assistant, system or item.is_user, not system, must
+        return _Traits(blocks, tokens, shown, item.is_assistant, item.is_system or item.is_user, keepable, must)
     removable: Final = item.kind in _REMOVABLE and not (item.kind is Kind.OUTPUT and item.call_id is None)
-    return removable, False, item.kind is not Kind.REASONING, has_file(item.raw.get("output"))
+    return _Traits(blocks, tokens, shown, removable, False, keepable, has_file(item.raw.get("output")))
+
+
+def _can_keep(item: Item, summaries: Collection[int]) -> bool:
+    """System text travels apart, reasoning is bound to its provider, an earlier summary is folded in."""
+    return item.kind is not Kind.REASONING and not item.is_system and item.index not in summaries
+
+
+def _merge(members: Sequence[_Traits]) -> _Traits:
+    """The traits of items that stay or go together."""
+    if len(members) == 1:
+        return members[0]
+    return _Traits(
+        blocks=tuple([one.blocks[0] for one in members]),
+        tokens=sum([one.tokens for one in members]),
+        shown=tuple([one.shown[0] for one in members]),
+        removable=all(one.removable for one in members),
+        spoken=any(one.spoken for one in members),
+        keepable=any(one.keepable for one in members),
+        must_stay=any(one.must_stay for one in members),
+    )
 
 
 def _unanswered(history: Sequence[Item], summaries: Collection[int]) -> int | None:
@@ -140,10 +158,6 @@ def _unanswered(history: Sequence[Item], summaries: Collection[int]) -> int | No
         if item.index not in summaries and (item.is_user or item.is_assistant):
             return item.index if item.is_user else None
     return None
-
-
-def _can_keep(item: Item, summaries: Collection[int]) -> bool:
-    return _read_traits(item, summaries, None)[2]
 
 
 def _recent(groups: Sequence[Group], sizes: Sequence[int], budget: int) -> frozenset[int]:
@@ -179,44 +193,85 @@ def select_kept(
         for place, group in enumerate(plan.groups)
         if any(item_ref(item.index) in retain and _can_keep(item, summaries) for item in group.items)
     }
-    tokens, size = ceiling, MAX_KEPT_BYTES
-    kept: dict[int, RawItem] = {}
-    done: set[int] = set()
-    left_out: set[str] = set()
-    for wanted in (plan.forced, chosen, plan.recent):
-        for place in sorted(wanted - done, reverse=True):
-            members = [item for item in plan.groups[place].items if _can_keep(item, summaries)]
-            cost = plan.sizes[place]
-            written: list[RawItem] | None = [item.raw for item in members]
-            if tokens is not None and cost > tokens:
-                written = _shortened(members, tokens, count) if wanted is plan.forced else None
-                cost = tokens
-            if written is None or _bytes_of(written) > size:
-                if wanted is not plan.recent:
-                    left_out.update(item_ref(item.index) for item in plan.groups[place].items)
-                continue
-            size -= _bytes_of(written)
-            tokens = None if tokens is None else tokens - cost
-            done.add(place)
-            kept.update({item.index: _portable(item, raw) for item, raw in zip(members, written, strict=True)})
+    keeping: Final = _Keeping(plan, summaries, ceiling, count)
+    keeping.keep_forced(plan.forced)
+    keeping.keep_whole(chosen, wanted=True)
+    keeping.keep_whole(plan.recent, wanted=False)
+    kept: Final = keeping.kept
     refs: Final = frozenset(item_ref(index) for index in kept)
-    return Selection(tuple(dict(kept[index]) for index in sorted(kept)), refs, frozenset(left_out))
+    return Selection(tuple(dict(kept[index]) for index in sorted(kept)), refs, frozenset(keeping.left_out))
+
+
+class _Keeping:
+    """What is kept so far, and what is left of the ceilings: `tokens` (None: no ceiling) and bytes."""
+
+    def __init__(self, plan: Plan, summaries: Collection[int], ceiling: int | None, count: Counter) -> None:
+        self._plan: Final = plan
+        self._summaries: Final = summaries
+        self._count: Final = count
+        self._tokens = ceiling
+        self._bytes = MAX_KEPT_BYTES
+        self._done: set[int] = set()
+        self.kept: dict[int, RawItem] = {}
+        self.left_out: set[str] = set()
+
+    def keep_forced(self, places: Collection[int]) -> None:
+        """What must stay: the short ones whole, the long ones shortened to equal shares of what is left, so that a long
+        output does not push the user's request out."""
+        order: Final = sorted(places, key=lambda place: (self._plan.sizes[place], -place))
+        for number, place in enumerate(order):
+            members = self._members(place)
+            written: list[RawItem] | None = [item.raw for item in members]
+            cost = self._plan.sizes[place]
+            if self._tokens is not None and cost > (share := self._tokens // (len(order) - number)):
+                shortened = _shortened(members, share, self._count)
+                if shortened is not None:
+                    written, cost = shortened, min(cost, share)
+                elif cost > self._tokens:
+                    written = None
+            self._take(place, members, written, cost, wanted=True)
+
+    def keep_whole(self, places: Collection[int], *, wanted: bool) -> None:
+        """The newest that fit, as they are; `wanted`: what does not is counted as left out."""
+        for place in sorted(set(places) - self._done, reverse=True):
+            members = self._members(place)
+            cost = self._plan.sizes[place]
+            fits = self._tokens is None or cost <= self._tokens
+            self._take(place, members, [item.raw for item in members] if fits else None, cost, wanted=wanted)
+
+    def _members(self, place: int) -> list[Item]:
+        return [item for item in self._plan.groups[place].items if _can_keep(item, self._summaries)]
+
+    def _take(
+        self, place: int, members: Sequence[Item], written: Sequence[RawItem] | None, cost: int, *, wanted: bool
+    ) -> None:
+        if written is None or _bytes_of(written) > self._bytes:
+            if wanted:
+                self.left_out.update(item_ref(item.index) for item in self._plan.groups[place].items)
+            return
+        self._bytes -= _bytes_of(written)
+        self._tokens = None if self._tokens is None else self._tokens - cost
+        self._done.add(place)
+        self.kept.update({item.index: _portable(item, raw) for item, raw in zip(members, written, strict=True)})
 
 
 def _shortened(members: Sequence[Item], budget: int, count: Counter) -> list[RawItem] | None:
-    """The members with their text cut so that together they have at most `budget` tokens; None where that is not
-    enough."""
+    """The members with their text cut, and if need be their images left out, so that together they have at most
+    `budget` tokens; None where that is not enough."""
 
-    def written(limit: int) -> list[RawItem]:
-        return [shorten_item(item, limit) for item in members]
+    def written(limit: int, *, images: bool) -> list[RawItem]:
+        return [shorten_item(item, limit, images=images) for item in members]
 
-    def size(limit: int) -> int:
-        blocks = render_blocks(classify_items(written(limit)))
-        return sum(count_content(block, count) for block in blocks)
+    def size(limit: int, *, images: bool) -> int:
+        blocks = render_blocks(classify_items(written(limit, images=images)))
+        return sum([count_content(block, count) for block in blocks])
 
     longest: Final = max((len(json.dumps(dict(item.raw), ensure_ascii=False)) for item in members), default=0)
-    limit: Final = shrink(size, longest, budget)
-    return None if limit is None or limit < _LEAST_CHARACTERS else written(limit)
+    for images in (True, False):
+        limit = shrink(lambda tried, images=images: size(tried, images=images), longest, budget)  # type: ignore[misc]
+        if limit is not None and (limit >= _LEAST_CHARACTERS or limit == longest):
+            return written(limit, images=images)
+    return None
 
 
 def _bytes_of(items: Sequence[RawItem]) -> int:

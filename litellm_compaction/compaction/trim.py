@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from litellm_compaction.budget.counting import Counter
-from litellm_compaction.conversation.transcript import IMAGE_LEFT_OUT, Block, TextPart, count_block, shorten_block
+from litellm_compaction.conversation.shorten import IMAGE_LEFT_OUT
+from litellm_compaction.conversation.transcript import Block, TextPart, count_block, shorten_block
 
 # Shorter than this an item of the model's says nothing any more and is better left out; words are never left out, and
 # are cut further before a compaction is given up.
 _LEAST_ITEM: Final = 96
-_LEAST_WORDS: Final = 80
+_LEAST_WORDS: Final = 64
 
 
 # Not frozen, though nothing changes it: see `Item`.
@@ -114,6 +115,59 @@ def fold_into(units: Sequence[Unit], capacity: int, windows: int, count: Counter
     return Cut(rest.units, trimmed.left_out, (whole.shortened | rest.shortened) - trimmed.left_out)
 
 
+def fold_window(
+    units: Sequence[Unit], capacity: int, later: int, windows: int, count: Counter
+) -> tuple[Cut, tuple[Unit, ...]]:
+    """The next window of a fold, at most `capacity` tokens, and what remains for the others, as it was.
+
+    `later`: tokens of each window after this one, no more than `capacity`; `windows`: how many there may be with this
+    one. Only what goes into this window is shortened: by the next it is known better how much has to be. Raises
+    DoesNotFit.
+    """
+    if windows <= 1:
+        return fold_into(units, capacity, 1, count), ()
+    whole: Final = [later if unit.tokens > later and _shortest(unit, count) <= later else unit.tokens for unit in units]
+    if count_windows(whole, later) <= windows:
+        return _fill(units, None, capacity, later, count)
+    trimmed: Final = _fewest(units, lambda sizes: count_windows(sizes, later) <= windows, count, later)
+    for spoken, least in ((False, _LEAST_ITEM), (True, _LEAST_WORDS)):
+        level = _highest_level(
+            trimmed.units, lambda sizes: count_windows(sizes, later) <= windows, least, spoken=spoken, most=later
+        )
+        if level is not None:
+            window, rest = _fill(trimmed.units, (level, spoken), capacity, later, count)
+            return Cut(window.units, trimmed.left_out, window.shortened), rest
+    raise DoesNotFit
+
+
+def _fill(
+    units: Sequence[Unit], level: tuple[int, bool] | None, capacity: int, later: int, count: Counter
+) -> tuple[Cut, tuple[Unit, ...]]:
+    """The oldest units, each at its level, until the window is full. `level`: tokens of a block, and whether it holds
+    for what somebody spoke too."""
+    taken: list[Unit] = []
+    shortened: set[str] = set()
+    used = 0
+    for place, unit in enumerate(units):
+        cut = _at(unit, None if level is None or (unit.spoken and not level[1]) else level[0], later, count)
+        used += cut.tokens
+        if used > capacity and taken:
+            return Cut(tuple(taken), shortened=frozenset(shortened)), tuple(units[place:])
+        taken += cut.units
+        shortened |= cut.shortened
+    return Cut(tuple(taken), shortened=frozenset(shortened)), ()
+
+
+def _at(unit: Unit, level: int | None, most: int, count: Counter) -> Cut:
+    """One unit with its blocks at a level, and the whole of it within a window."""
+    originals: Final = _originals([unit])
+    cut: Final = _shorten([unit], [level], count, originals)
+    if cut.tokens <= most:
+        return cut
+    rest: Final = _squeeze(cut.units, lambda sizes: sum(sizes) <= most, count, originals)
+    return Cut(rest.units, shortened=cut.shortened | rest.shortened)
+
+
 def _cut_giants(units: Sequence[Unit], capacity: int, goal: int, count: Counter) -> Cut:
     """Each unit that alone is larger than the window shortened to `goal` tokens, as far as that goes."""
     levels: Final = [
@@ -125,9 +179,12 @@ def _cut_giants(units: Sequence[Unit], capacity: int, goal: int, count: Counter)
     return _shorten(units, levels, count, _originals(units))
 
 
-def _fewest(units: Sequence[Unit], fits: Callable[[Sequence[int]], bool], count: Counter) -> Cut:
-    """The fewest of the oldest removable left out, so that the rest fits when cut to its shortest."""
-    floors: Final = [unit.tokens if unit.spoken else _shortest(unit, count) for unit in units]
+def _fewest(
+    units: Sequence[Unit], fits: Callable[[Sequence[int]], bool], count: Counter, most: float = math.inf
+) -> Cut:
+    """The fewest of the oldest removable left out, so that the rest fits when cut to its shortest. `most`: tokens that
+    a unit has at most, since it will be cut to that."""
+    floors: Final = [_floor(unit, count, most) for unit in units]
     removable: Final = [place for place, unit in enumerate(units) if unit.removable]
     low, high = 0, len(removable)
     while low < high:
@@ -138,6 +195,13 @@ def _fewest(units: Sequence[Unit], fits: Callable[[Sequence[int]], bool], count:
     chosen: Final = set(removable[:low])
     refs: Final = frozenset(block.ref for place in chosen for block in units[place].blocks)
     return Cut(tuple(unit for place, unit in enumerate(units) if place not in chosen), refs)
+
+
+def _floor(unit: Unit, count: Counter, most: float) -> int:
+    """What a unit takes at least while nobody's words are cut, or all of a window if that is enough for it."""
+    least: Final = _shortest(unit, count)
+    floor: Final = unit.tokens if unit.spoken else least
+    return int(min(floor, most)) if least <= most else floor
 
 
 def _shortest(unit: Unit, count: Counter) -> int:
@@ -164,16 +228,6 @@ def count_windows(sizes: Sequence[int], capacity: int) -> float:
             windows, room = windows + 1, capacity
         room -= size
     return windows
-
-
-def take_window(units: Sequence[Unit], capacity: int) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
-    """The oldest units that fit one window, and the rest; at least one unit is taken."""
-    used = 0
-    for place, unit in enumerate(units):
-        used += unit.tokens
-        if used > capacity and place:
-            return tuple(units[:place]), tuple(units[place:])
-    return tuple(units), ()
 
 
 def _originals(units: Sequence[Unit]) -> Mapping[str, Block]:
@@ -205,10 +259,11 @@ def _squeeze(
 
 
 def _highest_level(
-    units: Sequence[Unit], fits: Callable[[Sequence[int]], bool], least: int, *, spoken: bool
+    units: Sequence[Unit], fits: Callable[[Sequence[int]], bool], least: int, *, spoken: bool, most: float = math.inf
 ) -> int | None:
     def fits_at(level: int) -> bool:
-        return fits([_at_level(unit, level) if spoken or not unit.spoken else unit.tokens for unit in units])
+        sizes = [_at_level(unit, level) if spoken or not unit.spoken else unit.tokens for unit in units]
+        return fits([int(min(size, most)) for size in sizes])
 
     if not fits_at(least):
         return None

@@ -13,7 +13,7 @@ from typing import Any, Final
 from litellm_compaction.errors import UnsupportedImage
 
 _TEXT_TYPES: Final = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal"})
-_IMAGE_TYPES: Final = frozenset({"input_image", "computer_screenshot", "image_url"})
+IMAGE_TYPES: Final = frozenset({"input_image", "computer_screenshot", "image_url"})
 _DATA_URL: Final = re.compile(r"^data:([^;,]*);base64,(.*)$", re.DOTALL | re.IGNORECASE)
 _SIGNATURES: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -70,7 +70,7 @@ def _read_part(part: Mapping[str, Any], index: int) -> Part:
         return TextPart(text)
     if kind in _TEXT_TYPES or (kind is None and isinstance(part.get("text"), str)):
         return TextPart(_as_text(part.get("text", part.get("refusal", ""))))
-    if kind in _IMAGE_TYPES:
+    if kind in IMAGE_TYPES:
         return ImagePart(_image_url(part, index))
     if kind == "input_file":
         name: Final = part.get("filename") or part.get("file_id") or part.get("file_url") or "unnamed"

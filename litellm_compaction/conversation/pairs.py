@@ -67,9 +67,12 @@ def _match_outputs(items: Sequence[Item]) -> dict[int, Item]:
         elif item.kind is Kind.OUTPUT:
             if item.call_id is None:
                 continue  # a standalone output (Codex sends some with a name only) answers nothing
-            # Codex answers local shell calls with a function's output.
-            names = (OUTPUT_CALLS[item.type], "function_call", "local_shell_call")
-            call = next((found for name in names if (found := calls.get((name, item.call_id)))), None)
+            # Older Codex answers every call, and newer Codex local shell calls, with a function's output.
+            call = (
+                calls.get((OUTPUT_CALLS[item.type], item.call_id))
+                or calls.get(("function_call", item.call_id))
+                or calls.get(("local_shell_call", item.call_id))
+            )
             if call is None:
                 raise InvalidToolPairing(item.index, f"Tool output without its call {item.call_id!r}.")
             if call.index in matched:

@@ -6,6 +6,7 @@ in the text as a mark that says how much is missing.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import string
@@ -14,7 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from litellm_compaction.conversation.content import IMAGE_TYPES
 from litellm_compaction.conversation.items import Item, Kind
+
+IMAGE_LEFT_OUT: Final = "[image, left out: there was no room for it]"
 
 # Shares of what stays. Below _SMALL characters there is room for a head and a tail only.
 _HEAD, _TAIL, _SMALL = 0.3, 0.2, 160
@@ -40,9 +44,8 @@ def shorten_text(text: str, limit: int) -> str:
     if room < _SMALL:
         return _ends(text, limit)
     head, tail = _cut_head(text, int(room * _HEAD)), _cut_tail(text, int(room * _TAIL))
-    pieces: Final = _pieces(text, len(head), len(text) - len(tail))
-    chosen: Final = _choose(text, pieces, room - len(head) - len(tail))
-    return _join(text, head, [pieces[place] for place in sorted(chosen)], tail)
+    chosen: Final = _choose(text, len(head), len(text) - len(tail), room - len(head) - len(tail))
+    return _join(text, head, chosen, tail)
 
 
 def _ends(text: str, limit: int) -> str:
@@ -88,13 +91,14 @@ class _Piece:
     text: str
 
 
-def _pieces(text: str, start: int, end: int) -> list[_Piece]:
-    """The lines between head and tail; a line of unusual length in parts, cut between words."""
-    return [piece for line in _lines(text, start, end) for piece in _parts(line)]
+def _pieces(text: str) -> list[_Piece]:
+    """The lines of a text; a line of unusual length in parts, cut between words."""
+    return [piece for line in _lines(text) for piece in _parts(line)]
 
 
-def _lines(text: str, start: int, end: int) -> Iterator[_Piece]:
-    least: Final = (end - start) // _MOST_PIECES
+def _lines(text: str) -> Iterator[_Piece]:
+    start, end = 0, len(text)
+    least: Final = end // _MOST_PIECES
     while start < end:
         stop = text.find("\n", start + least, end)
         stop = end if stop < 0 else stop + 1
@@ -112,18 +116,31 @@ def _parts(line: _Piece) -> Iterator[_Piece]:
     yield _Piece(line.start + start, line.text[start:])
 
 
-def _choose(text: str, pieces: Sequence[_Piece], room: int) -> set[int]:
-    """Places of the oddest pieces that fit the room, marks between them counted."""
-    words: Final = [[word.lower() for word in _words(piece.text)] for piece in pieces]
-    seen: Final = Counter(word for piece in words for word in set(piece))
-    order: Final = sorted(range(len(pieces)), key=lambda place: -_oddness(words[place], seen, len(pieces)))
+def _choose(text: str, start: int, end: int, room: int) -> list[_Piece]:
+    """The oddest pieces between two places that fit the room, marks between them counted, in their order."""
+    pieces, order = _weigh(text)
     chosen: set[int] = set()
     for place in order:
-        cost = len(pieces[place].text) + (0 if place - 1 in chosen else _MARK_CHARACTERS)
-        if cost <= room and words[place] and not _is_base64(text, pieces[place]):
+        if room <= _MARK_CHARACTERS:
+            break
+        piece = pieces[place]
+        inside = start <= piece.start and piece.start + len(piece.text) <= end
+        cost = len(piece.text) + (0 if place - 1 in chosen else _MARK_CHARACTERS)
+        if inside and cost <= room and not _is_base64(text, piece):
             chosen.add(place)
             room -= cost
-    return chosen
+    return [pieces[place] for place in sorted(chosen)]
+
+
+# One text is shortened several times over, until it has as many tokens as it may.
+@functools.lru_cache(maxsize=1)
+def _weigh(text: str) -> tuple[Sequence[_Piece], Sequence[int]]:
+    """The pieces of a text, and the places of those that hold words, the oddest first."""
+    pieces: Final = _pieces(text)
+    words: Final = [[word.lower() for word in _words(piece.text)] for piece in pieces]
+    seen: Final = Counter(word for piece in words for word in set(piece))
+    odd: Final = [_oddness(entry, seen, len(pieces)) for entry in words]
+    return pieces, sorted((place for place, entry in enumerate(words) if entry), key=lambda place: -odd[place])
 
 
 def _is_base64(text: str, piece: _Piece) -> bool:
@@ -159,31 +176,39 @@ def _join(text: str, head: str, pieces: Sequence[_Piece], tail: str) -> str:
     return "".join(written)
 
 
-def shorten_item(item: Item, limit: int) -> Mapping[str, Any]:
-    """The item's own mapping with its text in at most about `limit` characters; a call stays whole, since its arguments
-    have to remain what ran."""
+def shorten_item(item: Item, limit: int, *, images: bool = True) -> Mapping[str, Any]:
+    """The item's own mapping with its text in at most about `limit` characters, and without its images if not `images`;
+    a call stays whole, since its arguments have to remain what ran."""
     if item.kind is Kind.OUTPUT:
         member = "output" if "output" in item.raw else "tools"
     elif item.kind is Kind.MESSAGE:
         member = "content"
     else:
         return item.raw
-    return {**item.raw, member: _shorten_content(item.raw[member], limit)} if member in item.raw else item.raw
+    return (
+        {**item.raw, member: _shorten_content(item.raw[member], limit, images=images)}
+        if member in item.raw
+        else item.raw
+    )
 
 
-def _shorten_content(content: Any, limit: int) -> Any:
+def _shorten_content(content: Any, limit: int, *, images: bool) -> Any:
     if isinstance(content, str):
         return shorten_text(content, limit)
     if isinstance(content, list):
         total: Final = sum(len(text) for part in content for text in _texts(part).values())
         share: Final = min(1.0, limit / max(1, total))
-        return [
-            {**part, **{member: shorten_text(text, int(len(text) * share)) for member, text in texts.items()}}
-            if (texts := _texts(part))
-            else part
-            for part in content
-        ]
+        return [_shorten_part(part, share, images=images) for part in content]
     return content
+
+
+def _shorten_part(part: Any, share: float, *, images: bool) -> Any:
+    if not images and isinstance(part, Mapping) and part.get("type") in IMAGE_TYPES:
+        return {"type": "input_text", "text": IMAGE_LEFT_OUT}
+    texts: Final = _texts(part)
+    if not texts:
+        return part
+    return {**part, **{member: shorten_text(text, int(len(text) * share)) for member, text in texts.items()}}
 
 
 def _texts(part: object) -> dict[str, str]:

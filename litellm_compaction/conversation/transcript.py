@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from litellm_compaction.conversation.content import ImagePart, Part, TextPart, read_parts
 from litellm_compaction.conversation.items import Item, Kind
-from litellm_compaction.conversation.shorten import shorten_text, shrink
+from litellm_compaction.conversation.shorten import IMAGE_LEFT_OUT, shorten_text, shrink
 
 # An image costs about this much with every provider that publishes a rule; its base64 is never counted.
 IMAGE_TOKENS: Final = 1_000
@@ -23,7 +23,6 @@ _ITEM_TOKENS: Final = 16
 _FENCE_TOKENS, _ATTRIBUTE_TOKENS = 28, 4
 # For counting: as long as the marks that are made.
 SAMPLE_MARK: Final = "a1b2c3d4e5f6"
-IMAGE_LEFT_OUT: Final = "[image, left out: there was no room for it]"
 IMAGE_NOT_SHOWN: Final = "[image, not shown: the summarising model does not read images]"
 # Never shown: opaque to every model, or large binary that would be read as text.
 _HIDDEN_MEMBERS: Final = frozenset({"encrypted_content", "result", "id", "status", "image_url", "file_data", "data"})
@@ -118,7 +117,8 @@ def count_block(block: Block, count: Callable[[str], int]) -> int:
 def shorten_block(block: Block, budget: int, count: Callable[[str], int]) -> Block:
     """The block in at most `budget` tokens where that can be done: of each text head, tail and the oddest lines, and
     images only while there is room for them."""
-    if count_block(block, count) <= budget:
+    tokens: Final = count_block(block, count)
+    if tokens <= budget:
         return block
     characters: Final = sum(len(part.text) for part in block.parts if isinstance(part, TextPart))
     images: Final = max(0, (budget - count_block(replace(block, parts=()), count)) // (2 * IMAGE_TOKENS))
@@ -126,7 +126,9 @@ def shorten_block(block: Block, budget: int, count: Callable[[str], int]) -> Blo
     def shortened(limit: int) -> Block:
         return replace(block, parts=tuple(_shorten_parts(block.parts, limit / max(1, characters), images)))
 
-    limit: Final = shrink(lambda tried: count_block(shortened(tried), count), characters, budget)
+    # From where it should be if all of the text were alike: to measure megabytes again and again takes seconds.
+    first: Final = characters * max(0, budget) // tokens
+    limit: Final = shrink(lambda tried: count_block(shortened(tried), count), first, budget)
     return shortened(limit or 0)
 
 

@@ -78,6 +78,23 @@ class KeyRing:
         self._keys: Final = {key_id: AESGCM(key) for key_id, key in map(_derive, reversed(secrets))}
         self.sealing_id: Final = _derive(secrets[0])[0]
 
+    def encrypt(self, data: bytes, name: bytes, random_bytes: Callable[[int], bytes]) -> bytes:
+        """Bytes for a shared store, bound to the name they are kept under."""
+        nonce: Final = random_bytes(_NONCE_BYTES)
+        return self.sealing_id + nonce + self._keys[self.sealing_id].encrypt(nonce, data, b"store v1 " + name)
+
+    def decrypt(self, sealed: bytes, name: bytes) -> bytes | None:
+        """What was encrypted under a name with any of these keys; None for everything else."""
+        cipher: Final = self.find(sealed[:_KEY_ID_BYTES])
+        try:
+            return (
+                None
+                if cipher is None
+                else cipher.decrypt(sealed[_KEY_ID_BYTES:_CIPHER_FROM], sealed[_CIPHER_FROM:], b"store v1 " + name)
+            )
+        except (InvalidTag, ValueError):
+            return None
+
     @property
     def sealing(self) -> tuple[bytes, AESGCM]:
         return self.sealing_id, self._keys[self.sealing_id]

@@ -30,10 +30,11 @@ class CompactionProxyException(ProxyException):
 
 
 def retry_after_of(error: Exception) -> str | None:
-    """What a provider said about when to come back."""
+    """What a provider, or LiteLLM of its own cooldown, said about when to come back."""
     headers: Final = getattr(getattr(error, "response", None), "headers", None) or {}
     told: Final = getattr(error, "litellm_response_headers", None) or {}
-    return headers.get("retry-after") or told.get("retry-after")
+    cooldown: Final = getattr(error, "cooldown_time", None)
+    return headers.get("retry-after") or told.get("retry-after") or (str(cooldown) if cooldown else None)
 
 
 def read_seconds(retry_after: str) -> float | None:
@@ -43,9 +44,11 @@ def read_seconds(retry_after: str) -> float | None:
     except ValueError:
         pass
     try:
-        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
+        when: Final = parsedate_to_datetime(retry_after)
     except ValueError:
         return None
+    # A date without a zone, or with `-0000`, comes out naive; HTTP knows no other zone than this.
+    return max(0.0, (when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
 
 def forget_router_words(error: Exception) -> None:

@@ -10,11 +10,14 @@ the others wait for the result, and take over when the claim runs out.
 | new          | no other worker has a claim                 | running                                             |
 | new          | another worker has one                      | waiting                                             |
 | running      | done                                        | ended; remembered for ten minutes                   |
+| running      | done without a model's summary (ledger)     | ended; remembered for a minute                      |
 | running      | compaction_failed, compaction_timeout       | ended; remembered for a minute                      |
-| running      | any other error (rate limit, access)        | ended; not remembered, nothing was paid             |
+| running      | any other error (rate limit, access)        | ended; not remembered: it is the caller's to clear  |
 | running      | nobody has been waiting for a minute        | cancelled                                           |
+| running      | nobody here, but on another worker          | goes on                                             |
 | waiting      | the other worker's result or failure        | ended with it                                       |
-| waiting      | the other worker's claim is gone            | running                                             |
+| waiting      | the other worker's claim is gone, or Redis  | running, within the deadline that has begun         |
+| waiting      | nobody has been waiting for a minute        | cancelled                                           |
 | waiting      | deadline                                    | CompactionTimeout                                   |
 """
 
@@ -57,8 +60,8 @@ class Result(BaseModel):
     degraded: bool = False
 
 
-# Runs the compaction whose item has the given id.
-Work = Callable[[str], Awaitable[Result]]
+# Runs the compaction whose item has the given id; its deadline began at the given time of the event loop.
+Work = Callable[[str, float], Awaitable[Result]]
 
 
 class Flight:
@@ -145,6 +148,7 @@ class Flights:
         return await self._store.read(f"wanted:{key}") is not None
 
     async def _fly(self, key: str, flight: Flight, work: Work, deadline_seconds: float) -> Result:
+        started: Final = _clock()
         token: Final = secrets.token_hex(8)
         item_id = f"cmp_{secrets.token_hex(25)}"
         try:
@@ -163,22 +167,22 @@ class Flights:
                     if holder == claim:
                         break
                     if flight.has_waiters:
-                        await self._store.renew(f"wanted:{key}", b"1", ABANDONED_SECONDS)
+                        await self._store.share(f"wanted:{key}", b"1", ABANDONED_SECONDS)
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
             if not deadline.expired():
                 raise
             raise CompactionTimeout(deadline_seconds) from None
-        return await self._run(key, claim, work, item_id)
+        return await self._run(key, claim, functools.partial(work, item_id, started))
 
     async def _remembered(self, key: str) -> Result | CompactionError | None:
         written: Final = await self._store.read(f"result:{key}")
         return None if written is None else _read(written)
 
-    async def _run(self, key: str, claim: bytes, work: Work, item_id: str) -> Result:
+    async def _run(self, key: str, claim: bytes, work: Callable[[], Awaitable[Result]]) -> Result:
         renewing: Final = asyncio.create_task(self._renew(key, claim))
         try:
-            result: Final = await work(item_id)
+            result: Final = await work()
             seconds: Final = FAILURE_SECONDS if result.degraded else RESULT_SECONDS
             await self._store.write(f"result:{key}", result.model_dump_json().encode(), seconds)
         except (CompactionFailed, CompactionTimeout) as failure:

@@ -71,7 +71,7 @@ class CompactionHandler(CustomLogger):
     def __init__(self) -> None:
         super().__init__()
         self.operator: Final = Operator.from_litellm()
-        self._flights: Final = Flights(Store(self.operator.settings.cache))
+        self._flights: Final = Flights(Store(self.operator.settings.cache, lambda: self.operator.ring))
         self._windows: Final = Windows()
         register_delivery_model()
 

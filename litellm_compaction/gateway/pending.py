@@ -68,6 +68,8 @@ class Pending:
         known: Final = {"x-litellm-compaction": self.origin, "x-litellm-compaction-model": self.shown_writer}
         if self.result is None:
             return known
+        if self.result.degraded:
+            known["x-litellm-compaction-model"] = "ledger"
         return {
             **known,
             "x-litellm-compaction-attempts": str(self.result.attempts),

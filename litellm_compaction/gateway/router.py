@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +40,8 @@ _CALLERS_STATUSES: Final = frozenset({401, 402, 403, 404, 429})
 # Carries no status of its own; the proxy gives it one.
 _CALLERS_ERRORS: Final = (litellm.exceptions.BudgetExceededError,)
 _SHOWN_CHARACTERS: Final = 500
+# An error longer than this may hold a part of the request.
+_ECHO_CHARACTERS: Final = 600
 _REFUSALS: Final = range(400, 500)
 _RATE_LIMIT: Final = 429
 _REQUEST_ERRORS: Final = frozenset({400, 404, 405, 422, 500, 501})
@@ -83,30 +85,19 @@ def _copied(value: object) -> object:
 
 
 class RouterSummarizer:
-    """One inference through LiteLLM's router: its retries, fallbacks, load balancing and cooldowns apply.
+    """One inference through LiteLLM's router: its retries, fallbacks, load balancing and cooldowns apply."""
 
-    `learn` is told each window, in tokens, that a backend names in a refusal.
-    """
-
-    def __init__(
-        self,
-        router: Router,
-        group: str,
-        metadata: Mapping[str, Any],
-        extra: Mapping[str, Any],
-        learn: Callable[[int], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, router: Router, group: str, metadata: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
         self._router: Final = router
         self._group: Final = group
         self._metadata: Final = metadata
         self._extra: Final = extra
-        self._learn: Final = learn
 
     async def __call__(self, messages: list[dict[str, Any]], parameters: dict[str, Any]) -> Reply:
         try:
             response: Final = await self._complete(messages, parameters)
         except Exception as error:
-            raise self._classed(error, parameters) from error
+            raise self._classed(error, messages, parameters) from error
         reply: Final = read_reply(response.model_dump())
         return reply if reply.usage.total_tokens else replace(reply, usage=_estimate_usage(messages, reply))
 
@@ -145,17 +136,16 @@ class RouterSummarizer:
     def _inner_metadata(self) -> dict[str, Any]:
         return inner_metadata(self._metadata, tagged=not self._router.enable_tag_filtering)
 
-    def _classed(self, error: Exception, parameters: Mapping[str, Any]) -> Exception:
+    def _classed(self, error: Exception, messages: list[dict[str, Any]], parameters: Mapping[str, Any]) -> Exception:
         """What an error means to the engine; the host's own where it means nothing."""
         refusal: Final = overflow_of(error)
-        if refusal is not None:
-            if refusal.limit is not None:
-                self._learn(refusal.limit)
+        if refusal is not None and not _is_echo(refusal, error, messages):
             return Overflow(_told(error), limit=refusal.limit, requested=refusal.requested)
         if (set(parameters) - {"max_tokens"}) and _refuses_form(error):
             return StyleRefused(error)
         wait: Final = retry_after_of(error)
-        if getattr(error, "status_code", None) == _RATE_LIMIT and wait is not None and (seconds := read_seconds(wait)):
+        seconds: Final = None if wait is None else read_seconds(wait)
+        if getattr(error, "status_code", None) == _RATE_LIMIT and seconds is not None:
             return RateLimited(seconds, error)
         return error if _is_callers(error) else BackendFailed(_told(error))
 
@@ -168,6 +158,14 @@ def overflow_of(error: Exception) -> Refusal | None:
     status: Final = getattr(error, "status_code", None)
     code: Final = getattr(error, "code", None)
     return read_overflow(status if isinstance(status, int) else None, code if isinstance(code, str) else None, words)
+
+
+def _is_echo(refusal: Refusal, error: Exception, messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the words of a refusal are the transcript's own, in an error that shows the request again: people ask
+    agents what such errors mean."""
+    if not refusal.words or len(str(error)) < _ECHO_CHARACTERS:
+        return False
+    return any(refusal.words in " ".join(text.split()) for message in messages for text in _texts(message["content"]))
 
 
 def _wants_other_bound(error: Exception) -> bool:

@@ -16,8 +16,9 @@ from litellm._logging import verbose_proxy_logger
 
 from litellm_compaction.budget.limits import ModelLimits, min_known, summary_room
 from litellm_compaction.compaction.compact import Outcome, Task, compact, make_plan
-from litellm_compaction.compaction.engine import Account, Policy
+from litellm_compaction.compaction.engine import Account
 from litellm_compaction.compaction.plan import Limits
+from litellm_compaction.compaction.policy import Policy
 from litellm_compaction.compaction.prompt import write_instructions
 from litellm_compaction.envelope.payload import Payload, TooLarge
 from litellm_compaction.envelope.sealing import seal_payload, write_unsealed
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _RECENT_SHARE: Final = 4
 _LEARNED_SECONDS: Final = 24 * 3600.0
 _LEARNED_GROUPS: Final = 4096
+_LEAST_WINDOW: Final = 2048
 # Settings that change nothing about the answer.
 _NOT_ANSWERS: Final = {"keys", "cache"}
 
@@ -45,9 +47,11 @@ class Windows:
     def __init__(self) -> None:
         self._seen: Final[TTLCache[str, int]] = TTLCache(_LEARNED_GROUPS, _LEARNED_SECONDS)
 
-    def learn(self, group: str, window: int) -> None:
-        """The smallest counts: it may be that of one of several deployments."""
-        self._seen[group] = min(window, self._seen.get(group, window))
+    def learn(self, group: str, window: int | None) -> None:
+        """The smallest counts: it may be that of one of several deployments. None is not remembered, nor a window too
+        small to summarise anything in: every later compaction would be given up without a try."""
+        if window is not None and window >= _LEAST_WINDOW:
+            self._seen[group] = min(window, self._seen.get(group, window))
 
     def of(self, group: str) -> int | None:
         return self._seen.get(group)
@@ -78,10 +82,13 @@ class Runner:
         self._pending: Final = pending
         self._metadata: Final = metadata
         self._windows: Final = windows
+        self._known = "unknown"
 
-    async def run(self, item_id: str) -> Result:
-        """The sealed item with what was spent on it. Raises the compaction's errors, and LiteLLM's own unchanged."""
-        started: Final = asyncio.get_running_loop().time()
+    async def run(self, item_id: str, started: float) -> Result:
+        """The sealed item with what was spent on it. `started`: when the deadline began, in the loop's seconds.
+
+        Raises the compaction's errors, and LiteLLM's own unchanged.
+        """
         account: Final = Account()
         try:
             outcome: Final = await self._compact(account, started)
@@ -111,6 +118,7 @@ class Runner:
         count: Final = await asyncio.to_thread(load_counter)
         reader: Final = self._limits(router, pending.model, pending.settings)
         writer: Final = self._limits(router, pending.writer_model, pending.writer_settings)
+        self._known = f"{writer.context or 'unknown'}{f' ({writer.source})' if writer.source else ''}"
         task: Final = Task(
             expansion=pending.expansion,
             origin=pending.origin,
@@ -140,14 +148,9 @@ class Runner:
             first_style=profile.first_style,
             images=profile.images,
             truncates=profile.truncates,
+            learn=lambda overflow: self._windows.learn(pending.writer_model, overflow.limit or overflow.read),
         )
-        summarizer: Final = RouterSummarizer(
-            router,
-            pending.writer_model,
-            self._metadata,
-            pending.extra,
-            learn=lambda window: self._windows.learn(pending.writer_model, window),
-        )
+        summarizer: Final = RouterSummarizer(router, pending.writer_model, self._metadata, pending.extra)
         return await compact(task, plan, summarizer, policy, account, lambda: int(time.time()))
 
     def _limits(self, router: Router, group: str, settings: Settings) -> ModelLimits:
@@ -172,7 +175,7 @@ class Runner:
         log: Final = verbose_proxy_logger.warning if notable else verbose_proxy_logger.info
         log(
             "litellm_compaction: door=%s model=%s writer=%s attempts=%d windows=%d dropped=%d shortened=%d "
-            "tokens_before=%d tokens_after=%d seconds=%.1f%s%s",
+            "tokens_before=%d tokens_after=%d window=%s seconds=%.1f%s%s",
             self._pending.origin,
             self._pending.model,
             self._pending.writer_model,
@@ -182,6 +185,7 @@ class Runner:
             outcome.shortened,
             outcome.tokens_before,
             outcome.tokens_after,
+            self._known,
             asyncio.get_running_loop().time() - started,
             f" ledger_after={outcome.failure.code}" if outcome.failure else "",
             "; the backend reports far fewer prompt tokens than it was sent: it may cut prompts silently"

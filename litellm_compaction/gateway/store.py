@@ -6,6 +6,7 @@ reached is no failure of a compaction: the worker goes on alone, and says so onc
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,8 @@ import litellm
 from cachetools import TLRUCache
 from litellm._logging import verbose_proxy_logger
 from litellm.caching.redis_cache import RedisCache
+
+from litellm_compaction.envelope.sealing import KeyRing
 
 _PREFIX: Final = "litellm_compaction:"
 # All that one process remembers; the largest items take a third of it.
@@ -26,10 +29,14 @@ LOCAL: Final = "local"
 
 class Store:
     """Bytes under keys, each for a number of seconds. `cache` as in the settings: null for LiteLLM's own Redis, `local`
-    for none, or the URL of another. `now` is a monotonic clock in seconds."""
+    for none, or the URL of another. `ring` gives the keys that what is shared is encrypted with; `now` is a monotonic
+    clock in seconds."""
 
-    def __init__(self, cache: str | None, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, cache: str | None, ring: Callable[[], KeyRing], now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._cache: Final = cache
+        self._ring: Final = ring
         self._local: Final[TLRUCache[str, tuple[bytes, float]]] = TLRUCache(
             _LOCAL_BYTES, ttu=lambda _, value, at: at + value[1], timer=now, getsizeof=lambda value: len(value[0]) + 256
         )
@@ -44,7 +51,7 @@ class Store:
         if known is not None:
             return known[0]
         shared: Final[bytes | None] = await self._shared(lambda client, name: client.get(name), key, None)
-        return shared
+        return None if shared is None else self._ring().decrypt(shared, key.encode())
 
     async def write(self, key: str, value: bytes, seconds: float) -> None:
         """Remember a value, here and for the other workers."""
@@ -52,17 +59,26 @@ class Store:
         self._local.pop(key, None)
         if len(value) < _LOCAL_BYTES // 2:
             self._local[key] = (value, seconds)
-        await self._shared(lambda client, name: client.set(name, value, px=_milliseconds(seconds)), key, None)
+        await self.share(key, value, seconds)
+
+    async def share(self, key: str, value: bytes, seconds: float) -> None:
+        """Tell the other workers only."""
+        # Whoever can read Redis must not read conversations, and a failure may quote one.
+        sealed: Final = self._ring().encrypt(value, key.encode(), os.urandom)
+        await self._shared(lambda client, name: client.set(name, sealed, px=_milliseconds(seconds)), key, None)
 
     async def claim(self, key: str, value: bytes, seconds: float) -> bytes:
         """Put `value` there unless something is: what is there then. One worker alone always gets its own back."""
-        won: Final = await self._shared(
-            lambda client, name: client.set(name, value, px=_milliseconds(seconds), nx=True), key, True
-        )
-        if won:
+
+        async def claim(client: Any, name: str) -> bytes:
+            while not await client.set(name, value, px=_milliseconds(seconds), nx=True):
+                held: bytes | None = await client.get(name)
+                if held is not None:  # else it has run out just now
+                    return held
             return value
-        # It may have run out just now.
-        return await self._shared(lambda client, name: client.get(name), key, None) or value
+
+        holder: Final[bytes] = await self._shared(claim, key, value)
+        return holder
 
     async def renew(self, key: str, value: bytes, seconds: float) -> None:
         """Hold a claim for longer, if nobody else holds it by now."""

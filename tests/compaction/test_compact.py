@@ -12,8 +12,9 @@ from litellm_compaction.budget.counting import estimate_tokens
 from litellm_compaction.budget.limits import ModelLimits, Room, summary_room
 from litellm_compaction.compaction.answer import Reply, Usage
 from litellm_compaction.compaction.compact import Outcome, Task, compact, make_plan
-from litellm_compaction.compaction.engine import Account, Policy
+from litellm_compaction.compaction.engine import Account
 from litellm_compaction.compaction.plan import Limits
+from litellm_compaction.compaction.policy import Policy
 from litellm_compaction.compaction.summarizer import BackendFailed, Overflow
 from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.conversation.items import classify_items
@@ -106,6 +107,15 @@ async def test_without_a_valid_summary_the_ledger_takes_its_place(script: tuple[
     assert isinstance(outcome.failure, CompactionFailed)
     assert outcome.usage == sum((step.usage for step in script if isinstance(step, Reply)), Usage())
     assert [raw["content"] for raw in outcome.payload.kept] == [user("now run the tests")["content"]]
+
+
+async def test_ledger_holds_no_half_characters() -> None:
+    """A lone surrogate escaped in a call's arguments comes out as a question mark; the item can be sent on."""
+    arguments = json.dumps({"command": "echo \ud800 x"})
+    items = [user("go"), {**call("c"), "arguments": arguments}, output("c", "Exit code: 1"), assistant("a"), user("n")]
+    outcome = await run(items, BackendFailed("down"), ledger=True)
+    outcome.payload.summary.encode()
+    assert "echo ? x" in outcome.payload.summary
 
 
 async def test_ledger_fits_its_room() -> None:

@@ -13,8 +13,9 @@ import pytest
 from litellm_compaction.budget.counting import estimate_tokens
 from litellm_compaction.budget.limits import Room
 from litellm_compaction.compaction.answer import Reply, Usage
-from litellm_compaction.compaction.engine import Account, Policy, Summary, summarize
+from litellm_compaction.compaction.engine import Account, Summary, summarize
 from litellm_compaction.compaction.plan import Limits, Plan, plan_compaction
+from litellm_compaction.compaction.policy import Policy
 from litellm_compaction.compaction.prompt import Style
 from litellm_compaction.compaction.summarizer import BackendFailed, Overflow, RateLimited, StyleRefused
 from litellm_compaction.conversation.items import classify_items
@@ -128,7 +129,7 @@ async def test_invalid_answer_with_no_inference_left(attempts: int, status: int)
     """Ask, invalid answer, none left: failed with the operator's status, usage counted."""
     error, ledger = await failing(Model(PROSE), CompactionFailed, max_attempts=attempts, failure_status=status)
     assert (error.status, ledger.attempts, ledger.usage) == (status, 1, PROSE.usage)
-    assert "no valid summary in 1 attempts" in error.message
+    assert "no valid summary in 1 attempt;" in error.message
     assert "it holds no summary" in error.message
     assert error.message.endswith("The conversation is unchanged.")
 
@@ -517,24 +518,90 @@ async def test_rate_limit_that_fits_the_deadline_is_waited_for() -> None:
     assert model.said(0) == model.said(1)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "waits", "deadline"),
-    [(300.0, 0, 240.0), (30.0, 0, 20.0), (7.0, 3, 240.0)],
-    ids=["long", "late", "ever"],
-)
+@pytest.mark.parametrize(("seconds", "deadline"), [(300.0, 240.0), (30.0, 20.0)], ids=["long", "late"])
+@pytest.mark.parametrize("script", [[], [PROSE]], ids=["ask", "repair"])
 async def test_rate_limit_that_does_not_end_in_time_is_the_hosts_error(
-    seconds: float, waits: int, deadline: float
+    seconds: float, deadline: float, script: list[Reply]
 ) -> None:
-    """Any other rate limit is passed on unchanged: too long for the deadline, or told again and again."""
+    """Any other rate limit is passed on unchanged: it would end after the deadline."""
     cause = HostsError("slow down")
+    model = Model(*script, RateLimited(seconds, cause))
+    error, account = await failing(model, HostsError, deadline_seconds=deadline)
+    assert error is cause
+    assert account.attempts == len(script)
+
+
+async def test_rate_limit_told_again_and_again_is_waited_for_longer_each_time() -> None:
+    """A provider that says "soon" for ever is asked less and less often; the next request begins anew."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    soon = RateLimited(0.5, HostsError("slow"))
+    model = Model(*[soon] * 4, PROSE, soon, GOOD_TEXT)
+    await compact(model, *long_items(2, 10), sleep=sleep)
+    assert slept == [0.5, 1.0, 2.0, 4.0, 0.5]
+
+
+async def test_rate_limits_in_every_window_of_a_fold_are_waited_for() -> None:
+    """However many windows there are, each waits for its own."""
 
     async def sleep(_: float) -> None:
         return
 
-    model = Model(*[RateLimited(seconds, cause)] * (waits + 1))
-    error, account = await failing(model, HostsError, deadline_seconds=deadline, sleep=sleep)
-    assert error is cause
-    assert account.attempts == 0
+    limited = RateLimited(1, HostsError("slow"))
+    script = [step for _ in range(8) for step in (limited, GOOD)]
+    room = Room(prompt=3_000, answer=500, summary=500)
+    _, account = await compact_some(Model(*script), *long_items(60, 150), room=room, sleep=sleep)
+    assert account.attempts > 4
+
+
+async def test_overflow_that_leaves_nothing_to_go_fails() -> None:
+    """Any, overflow, and nothing can be left out or shortened: failed, not asked again."""
+    error, account = await refused(Model(Overflow("too long")), user("hi"), user("go on"))
+    assert (error.code, account.attempts) == ("compaction_failed", 1)
+
+
+async def test_repair_in_a_window_goes_on_with_the_next() -> None:
+    """Repair, valid answer, more windows: the fold goes on."""
+    room = Room(prompt=3_000, answer=500, summary=500)
+    summary, account = await compact_some(Model(OTHER_TOOL, *[GOOD] * 6), *long_items(40, 150), room=room)
+    assert summary.windows > 1
+    assert account.attempts == summary.windows + 1
+
+
+@pytest.mark.parametrize("before", [[PROSE], [GOOD]], ids=["repair", "later-window"])
+async def test_backend_down_in_the_middle_fails(before: list[Reply]) -> None:
+    """Any, backend down: failed, wherever it happens, and what was paid stays counted."""
+    room = Room(prompt=3_000, answer=500, summary=500)
+    model = Model(*before, BackendFailed("503"))
+    error, account = await refused(model, *long_items(40, 150), room=room)
+    assert "backend failed: 503." in error.message
+    assert account.usage == before[0].usage
+
+
+async def test_second_silent_cut_fails() -> None:
+    """Any, prompt silently cut, the second: no summary of a part is handed out as good."""
+    cut, again = replace(GOOD, usage=Usage(3_000, 5)), replace(GOOD, usage=Usage(300, 5))
+    error, account = await refused(Model(cut, again), *long_items(60, 100), truncates=True)
+    assert error.code == "compaction_failed"
+    assert account.attempts == 2
+
+
+async def test_every_overflow_is_told() -> None:
+    """What an overflow teaches is told to whoever remembers it."""
+    told: list[Overflow] = []
+    overflow = Overflow("x", limit=4_000)
+    await compact(Model(overflow, GOOD), *long_items(40, 200), learn=told.append)
+    assert told == [overflow]
+
+
+async def test_long_instructions_are_cut_when_the_window_is_learned() -> None:
+    """Instructions of the application that had the whole of an unknown window have a quarter of a known one."""
+    model = Model(Overflow("x", limit=6_000), GOOD)
+    await compact(model, *long_items(10, 100), context="rule " * 8_000)
+    assert size(model, 1) <= 6_000
 
 
 async def test_deadline_counts_from_the_start_of_all_work() -> None:

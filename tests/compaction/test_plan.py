@@ -279,3 +279,46 @@ def test_chosen_item_over_the_ceiling_is_left_out_and_counted() -> None:
     selection = select(make([A, assistant("v" * 40_000), B, user("x")]), [1], 500)
     assert [raw["content"] for raw in selection.kept] == [user("x")["content"]]
     assert selection.left_out == {item_ref(1)}
+
+
+def kept_of(items: list[Any], ceiling: int) -> list[Any]:
+    return [dict(raw) for raw in select(make(items), [], ceiling).kept]
+
+
+def test_long_output_does_not_push_the_request_out() -> None:
+    """In the middle of a turn the unanswered request stays word for word; the long result is what is shortened."""
+    items = [user("first"), B, user("CURRENT REQUEST: rename foo"), call("c"), output("c", "noise " * 20_000)]
+    kept = kept_of(items, 2_000)
+    assert kept[0] == items[2]
+    assert [raw["type"] for raw in kept] == ["message", "function_call", "function_call_output"]
+    assert "characters cut" in kept[2]["output"]
+
+
+def test_long_things_share_what_is_left() -> None:
+    """Four parallel results of one size are shortened alike, and none is left out."""
+    calls = [call(f"c{number}") for number in range(4)]
+    outputs = [output(f"c{number}", f"result {number} " + "noise " * 9_000) for number in range(4)]
+    kept = kept_of([user("do it"), *calls, *outputs], 4_000)
+    assert kept[0] == user("do it")
+    lengths = [len(raw["output"]) for raw in kept if raw["type"] == "function_call_output"]
+    assert len(lengths) == 4
+    assert max(lengths) - min(lengths) < 100
+
+
+def test_request_keeps_its_words_when_its_images_have_no_room() -> None:
+    """Of a last request with too many images the words stay, and a note stands for each image."""
+    images = [{"type": "input_image", "image_url": png()} for _ in range(5)]
+    request = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "LAST WORDS"}, *images]}
+    (kept,) = kept_of([user("a"), B, request], 3_000)
+    texts = [part["text"] for part in kept["content"]]
+    assert texts[0] == "LAST WORDS"
+    assert texts[1:] == ["[image, left out: there was no room for it]"] * 5
+    assert request["content"][1:] == images
+
+
+def test_small_open_call_stays_beside_one_that_cannot() -> None:
+    """An open call whose arguments no ceiling has room for is left out and counted; all else that must stay stays."""
+    large = call("big", arguments="x" * 40_000)
+    selection = select(make([user("go"), large, B, user("and now"), call("small")]), [], 1_000)
+    assert [raw.get("call_id") or "words" for raw in selection.kept] == ["words", "small"]
+    assert selection.left_out == {item_ref(1)}

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from litellm_compaction.budget.counting import estimate_tokens
 from litellm_compaction.compaction.answer import Reply, Usage
 from litellm_compaction.compaction.compact import Outcome, Task, compact, make_plan
-from litellm_compaction.compaction.engine import Account, Policy
+from litellm_compaction.compaction.engine import Account
 from litellm_compaction.compaction.plan import Limits
+from litellm_compaction.compaction.policy import Policy
 from litellm_compaction.compaction.prompt import SUMMARY_TOOL
 from litellm_compaction.conversation.expansion import Expansion, Opened, expand_items
 from litellm_compaction.conversation.items import COMPACTION_TYPES, Item, Kind, classify_items

@@ -21,8 +21,8 @@ from litellm_compaction.compaction.trim import (
     cut_by,
     cut_to,
     fold_into,
+    fold_window,
     leave_out,
-    take_window,
 )
 from litellm_compaction.conversation.content import ImagePart, Part
 from litellm_compaction.conversation.transcript import Block, TextPart, count_block, item_ref
@@ -31,7 +31,7 @@ from tests.support.bodies import png
 # A slow machine is no wrong answer.
 SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # Tokens below which a block of the model's, and one of somebody's words, is not cut.
-LEAST_ITEM, LEAST_WORDS = 96, 80
+LEAST_ITEM, LEAST_WORDS = 96, 64
 TEXTS: tuple[Callable[[int], str], ...] = (
     lambda size: "line of output, nothing to see\n" * (size // 31),
     lambda size: " ".join(str(number) for number in range(size // 5)),
@@ -341,36 +341,57 @@ def test_count_windows(sizes: list[int], capacity: int, windows: float) -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "capacity", "taken"),
-    [([], 10, 0), ([4, 6], 10, 2), ([4, 7], 10, 1), ([4, 6, 1], 10, 2), ([11, 1], 10, 1), ([1, 11], 10, 1)],
-    ids=["none", "exactly", "one-token-more", "one-unit-more", "first-too-large", "second-too-large"],
+    [([], 10, 0), ([4, 6], 10, 2), ([4, 7], 10, 1), ([4, 6, 1], 10, 2)],
+    ids=["none", "exactly", "one-token-more", "one-unit-more"],
 )
-def test_take_window(sizes: list[int], capacity: int, taken: int) -> None:
-    """As many of the oldest as fit, to the last token; one that fits no window is taken alone."""
+def test_window_of_what_fits_as_it_is(sizes: list[int], capacity: int, taken: int) -> None:
+    """As many of the oldest as fit, to the last token; the rest stays as it was."""
     units = tuple(Unit((Block(item_ref(place), {}, ()),), (size,)) for place, size in enumerate(sizes))
-    assert take_window(units, capacity) == (units[:taken], units[taken:])
+    window, rest = fold_window(units, capacity, capacity, 2, estimate_tokens)
+    assert (window, rest) == (Cut(units[:taken]), units[taken:])
 
 
 @SLOW
-@given(unit_lists(), st.integers(0, 8000))
-def test_a_window_is_as_many_of_the_oldest_as_fit(units: list[Unit], capacity: int) -> None:
-    """Nothing is lost between a window and the rest, at least one unit is taken, and the next would be too much."""
-    window, rest = take_window(units, capacity)
-    assert [*window, *rest] == units
-    assert bool(window) == bool(units)
-    assert size_of(window) <= capacity or len(window) == 1
-    assert not rest or size_of([*window, rest[0]]) > capacity
+@given(unit_lists(), st.integers(0, 8000), st.integers(1, 5))
+def test_fold_window_by_window(units: list[Unit], capacity: int, windows: int) -> None:
+    """No more windows than allowed, none larger than allowed, every item in one of them or left out, in order; what a
+    window does not take is not touched."""
+    rest: Sequence[Unit] = tuple(units)
+    shown: list[str] = []
+    gone: set[str] = set()
+    for left in range(windows, 0, -1):
+        before = rest
+        try:
+            window, rest = fold_window(before, capacity, capacity, left, estimate_tokens)
+        except DoesNotFit:
+            floors = [least_of(unit, LEAST_WORDS) for unit in before if not unit.removable]
+            assert left < windows or count_windows(floors, capacity) > left
+            return
+        assert size_of(window.units) <= capacity
+        assert all(any(unit is was for was in before) for unit in rest)
+        shown += refs_of(window.units)
+        gone |= window.left_out
+        if not rest:
+            break
+    assert not rest
+    assert shown == [ref for ref in refs_of(units) if ref not in gone]
+    assert gone <= set(refs_of([unit for unit in units if unit.removable]))
 
 
-@SLOW
-@given(unit_lists(), st.integers(1, 8000))
-def test_windows_taken_are_windows_counted(units: list[Unit], capacity: int) -> None:
-    """One window after the other comes to the number that was planned with."""
-    assume(all(unit.tokens <= capacity for unit in units))
-    rest, taken = tuple(units), 0
-    while rest:
-        _, rest = take_window(rest, capacity)
-        taken += 1
-    assert taken == count_windows([unit.tokens for unit in units], capacity)
+def test_fold_cuts_only_what_goes_into_the_window() -> None:
+    """The first window of three holds shortened items, the rest waits as it was."""
+    units = [text_unit(place, 8000) for place in range(6)]
+    window, rest = fold_window(units, 1500, 1500, 3, estimate_tokens)
+    assert window.shortened == set(refs_of(window.units))
+    assert list(rest) == units[len(window.units) :]
+
+
+def test_a_larger_window_now_takes_more() -> None:
+    """What this window has room for beyond the later ones is used."""
+    units = [text_unit(place, 2000) for place in range(8)]
+    small, _ = fold_window(units, 1200, 1200, 4, estimate_tokens)
+    large, _ = fold_window(units, 2400, 1200, 4, estimate_tokens)
+    assert len(large.units) > len(small.units)
 
 
 @SLOW

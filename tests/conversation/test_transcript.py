@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from litellm_compaction.budget.counting import estimate_tokens
 from litellm_compaction.conversation.content import ImagePart, TextPart
 from litellm_compaction.conversation.items import classify_items
+from litellm_compaction.conversation.shorten import IMAGE_LEFT_OUT
 from litellm_compaction.conversation.transcript import (
-    IMAGE_LEFT_OUT,
     IMAGE_NOT_SHOWN,
     IMAGE_TOKENS,
     Block,

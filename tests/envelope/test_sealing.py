@@ -358,3 +358,41 @@ def test_sealed_item_opens_also_where_unsealed_ones_are_allowed() -> None:
 def test_broken_unsealed_item_is_refused(content: str) -> None:
     """JSON that is no payload is refused in the same words."""
     assert refuses(content, unsealed=True)
+
+
+STORED = KeyRing(["new", "old"])
+
+
+@pytest.mark.parametrize("ring", [KeyRing(["old"]), KeyRing(["new", "old"]), KeyRing(["newest", "old"])])
+def test_stored_bytes_open_with_any_key_of_the_ring(ring: KeyRing) -> None:
+    """What one worker encrypts another opens, before and after a rotation; each time it looks different."""
+    written = [KeyRing(["old"]).encrypt(b"words", b"name", os.urandom) for _ in range(2)]
+    assert [ring.decrypt(entry, b"name") for entry in written] == [b"words", b"words"]
+    assert written[0] != written[1]
+    assert b"words" not in written[0]
+
+
+@pytest.mark.parametrize(
+    ("ring", "name", "cut"),
+    [(KeyRing(["other"]), b"name", 0), (STORED, b"another name", 0), (STORED, b"name", 1), (STORED, b"name", 30)],
+    ids=["other-keys", "other-name", "cut", "nearly-nothing"],
+)
+def test_stored_bytes_open_for_nobody_else(ring: KeyRing, name: bytes, cut: int) -> None:
+    """Other keys, another name, or a byte less: nothing."""
+    written = STORED.encrypt(b"words", b"name", os.urandom)
+    assert ring.decrypt(written[: len(written) - cut], name) is None
+
+
+@pytest.mark.parametrize("garbage", [b"", b"x", b"x" * 7, b"{}" * 50])
+def test_garbage_in_the_store_is_nothing(garbage: bytes) -> None:
+    """What this plugin did not write is not read, and does no harm."""
+    assert STORED.decrypt(garbage, b"name") is None
+
+
+def test_every_changed_bit_of_stored_bytes_shows() -> None:
+    """No bit can be changed unnoticed."""
+    written = STORED.encrypt(b"words", b"name", os.urandom)
+    for place in range(len(written)):
+        changed = bytearray(written)
+        changed[place] ^= 1
+        assert STORED.decrypt(bytes(changed), b"name") is None

@@ -11,6 +11,7 @@ import pytest
 import redis.asyncio
 
 from litellm_compaction.gateway.store import Store
+from tests.support.keys import ring
 from tests.support.redis import LiveRedis, running_redis
 
 
@@ -62,6 +63,6 @@ async def open_store(
         return clients[-1]
 
     monkeypatch.setattr(redis.asyncio.Redis, "from_url", remembered)
-    yield Store
+    yield lambda cache, *more: Store(cache, ring, *more)
     for client in clients:
         await client.aclose()

@@ -10,6 +10,7 @@ from litellm_compaction.gateway.errors import (
     CompactionProxyException,
     as_compaction_error,
     forget_router_words,
+    read_seconds,
     retry_after_of,
 )
 
@@ -94,3 +95,29 @@ def test_words_of_the_inner_router_are_taken_off() -> None:
     forget_router_words(plain)
     assert "model group y" in own.message
     assert str(plain) == "odd"
+
+
+@pytest.mark.parametrize(
+    ("header", "least", "most"),
+    [
+        ("7", 7, 7),
+        ("0", 0, 0),
+        ("-3", 0, 0),
+        ("1.5", 1.5, 1.5),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
+        ("Wed, 21 Oct 2099 07:28:00 GMT", 10**8, 10**10),
+        ("Wed, 21 Oct 2099 07:28:00 -0000", 10**8, 10**10),
+        ("Wed, 21 Oct 2099 07:28:00", 10**8, 10**10),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(header: str, least: float, most: float) -> None:
+    """Both forms of the header, dates without a zone too; what is past is now."""
+    seconds = read_seconds(header)
+    assert seconds is not None
+    assert least <= seconds <= most
+
+
+@pytest.mark.parametrize("header", ["", "soon", "Wed, 99 Oct 2099"])
+def test_retry_after_that_says_nothing(header: str) -> None:
+    """Anything else is no time."""
+    assert read_seconds(header) is None

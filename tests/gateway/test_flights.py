@@ -16,6 +16,7 @@ from litellm_compaction.gateway import flights as module
 from litellm_compaction.gateway.flights import Flight, Flights, Result, Work
 from litellm_compaction.gateway.store import LOCAL, Store
 from tests.gateway.conftest import Clock
+from tests.support.keys import ring
 from tests.support.redis import LiveRedis, running_redis
 
 OpenStore = Callable[..., Store]
@@ -30,13 +31,15 @@ class FakeWork:
         self.error = error
         self.degraded = degraded
         self.item_ids: list[str] = []
+        self.started: list[float] = []
         self.gate = asyncio.Event()
         self.cancelled = False
         if is_open:
             self.gate.set()
 
-    async def __call__(self, item_id: str) -> Result:
+    async def __call__(self, item_id: str, started: float) -> Result:
         self.item_ids.append(item_id)
+        self.started.append(started)
         try:
             await self.gate.wait()
         except asyncio.CancelledError:
@@ -64,8 +67,8 @@ class FakeWork:
 class AskedStore(Store):
     """A store that notes how often it is asked whether a flight is wanted, and answers when a test lets it."""
 
-    def __init__(self, cache: str | None, now: Callable[[], float] | None = None) -> None:
-        super().__init__(*(cache,) if now is None else (cache, now))
+    def __init__(self, cache: str | None) -> None:
+        super().__init__(cache, ring)
         self.asked = 0
         self.answers = asyncio.Event()
         self.answers.set()
@@ -118,7 +121,7 @@ async def nothing_left_behind() -> AsyncIterator[None]:
 @pytest.fixture
 def flights(clock: Clock) -> Flights:
     """One worker alone."""
-    return Flights(Store(LOCAL, clock))
+    return Flights(Store(LOCAL, ring, clock))
 
 
 # One worker.
@@ -364,7 +367,7 @@ async def test_request_during_the_end_of_an_abandoned_one_starts_anew(flights: F
     """Work that takes a while to be cancelled gives nothing any more: who comes then has a flight of its own."""
     tidied, tidying = asyncio.Event(), asyncio.Event()
 
-    async def slow_to_end(item_id: str) -> Result:
+    async def slow_to_end(item_id: str, started: float) -> Result:
         try:
             await asyncio.Event().wait()
         finally:
@@ -398,7 +401,7 @@ async def test_client_that_goes_while_it_joins_is_not_waited_for(clock: Clock) -
                 await asyncio.Event().wait()
             return None
 
-    flights = Flights(Silent(LOCAL))
+    flights = Flights(Silent(LOCAL, ring))
     joining = asyncio.create_task(flights.join(KEY, FakeWork(), DEADLINE))
     await until(asked.is_set)
     joining.cancel()
@@ -417,7 +420,7 @@ async def test_store_that_never_answers_is_a_timeout() -> None:
             return await super().read(key)
 
     with pytest.raises(CompactionTimeout):
-        await ask(Flights(Silent(LOCAL)), FakeWork(), deadline=0.05)
+        await ask(Flights(Silent(LOCAL, ring)), FakeWork(), deadline=0.05)
 
 
 # Two workers.
@@ -574,7 +577,7 @@ async def test_worker_that_ends_between_look_and_claim_is_heard(
 
     work, idle = FakeWork(), FakeWork(is_open=True)
     client = await start(pair[0], work)
-    slow = Flights(Slow(live_redis.url))
+    slow = Flights(Slow(live_redis.url, ring))
     waiting = asyncio.create_task(slow.join(KEY, idle, DEADLINE))
     await until(looked.is_set)
     work.gate.set()
@@ -657,3 +660,17 @@ async def test_workers_go_on_alone_when_redis_is_gone(open_store: OpenStore, cap
         assert await ask(one, FakeWork()) == await client
     assert own.runs == 1
     assert caplog.text.count("Redis cannot be used") == 2
+
+
+async def test_takeover_runs_within_the_deadline_that_has_begun(pair: Pair) -> None:
+    """A worker that waited and then takes over has what is left of its deadline, not a new one."""
+    begun = asyncio.get_running_loop().time()
+    dying, heir = FakeWork(ValueError("not remembered")), FakeWork(is_open=True)
+    client = await start(pair[0], dying)
+    waiting = asyncio.create_task(ask(pair[1], heir))
+    await asyncio.sleep(0.3)  # the second worker has its flight, and waits for the first
+    dying.gate.set()
+    with pytest.raises(ValueError, match="not remembered"):
+        await client
+    await waiting
+    assert heir.started[0] - begun < 0.3

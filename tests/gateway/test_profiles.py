@@ -437,3 +437,20 @@ def test_missing_encoding_is_not_downloaded(
     assert load_counter()(TEXTS["digits"]) == estimate_tokens(TEXTS["digits"])
     assert offline == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text", [" " * 1_200_000, "\t" * 1_200_000, "x" + " " * 1_100_000 + "y"], ids=["blank", "tab", "in"]
+)
+def test_a_million_blanks_can_be_counted(text: str) -> None:
+    """The tokenizer dies of such a run in one piece."""
+    assert load_counter()(text) >= len(text) // 4
+
+
+def test_long_texts_are_counted_in_pieces() -> None:
+    """Pieces make a few tokens more than the whole, never fewer."""
+    count = load_counter()  # from here on tiktoken finds the encodings that LiteLLM brings
+    encode = tiktoken.get_encoding("o200k_base").encode_ordinary
+    text = "def parse(token): return token  # checked\n" * 8_000
+    whole = max(-(-len(text) // 4), len(encode(text)))
+    assert whole <= count(text) <= whole + 8

@@ -270,7 +270,7 @@ def limited(retry_after: str | None, status: int = 429) -> Exception:
     return error
 
 
-@pytest.mark.parametrize(("retry_after", "seconds"), [("7", 7.0), ("0.5", 0.5)])
+@pytest.mark.parametrize(("retry_after", "seconds"), [("7", 7.0), ("0.5", 0.5), ("0", 0.0)])
 async def test_rate_limit_with_a_time_can_be_waited_for(retry_after: str, seconds: float) -> None:
     """What the provider says about when to come back is told with its own error."""
     error = limited(retry_after)
@@ -279,7 +279,7 @@ async def test_rate_limit_with_a_time_can_be_waited_for(retry_after: str, second
     assert (caught.value.seconds, caught.value.cause) == (seconds, error)
 
 
-@pytest.mark.parametrize("error", [limited(None), limited("soon"), limited("0"), limited("7", 401)])
+@pytest.mark.parametrize("error", [limited(None), limited("soon"), limited("7", 401)])
 async def test_rate_limit_without_a_time_is_the_hosts_error(error: Exception) -> None:
     """No time, no number, another error: passed on."""
     with pytest.raises(Status) as caught:
@@ -295,15 +295,12 @@ async def test_rate_limit_without_a_time_is_the_hosts_error(error: Exception) ->
     ],
 )
 async def test_overflow_tells_its_numbers(words: str, limit: int | None, requested: int | None) -> None:
-    """Numbers of a refusal reach the engine, and its window is learned."""
-    learned: list[int] = []
+    """Numbers of a refusal reach the engine."""
     router = FakeRouter(Status(400, f"{words}\n\nLiteLLM: model group 'group' failed with the error above."))
-    summarizer = RouterSummarizer(cast("Any", router), "group", {}, {}, learned.append)
     with pytest.raises(Overflow) as caught:
-        await summarizer(MESSAGES, TOOL)
+        await ask(router)
     assert (caught.value.limit, caught.value.requested) == (limit, requested)
     assert str(caught.value) == words
-    assert learned == ([] if limit is None else [limit])
 
 
 async def test_bound_is_renamed_for_models_that_want_it_so() -> None:
@@ -340,3 +337,24 @@ async def test_refusals_and_reasoning_are_read(message: dict[str, Any], refusal:
     """What stands in place of an answer is told apart."""
     reply = await ask(FakeRouter(body(message={"content": None, **message})))
     assert (reply.refusal, reply.reasoned) == (refusal, reasoned)
+
+
+@pytest.mark.parametrize("echoed", [True, False])
+async def test_words_of_the_transcript_in_an_error_are_no_overflow(echoed: bool) -> None:
+    """A validation error that shows the request again, in which somebody quotes an overflow, is not one."""
+    words = "prompt is too long: 9000 tokens > 50 maximum"
+    sent = f"what does\n'{words}' mean?" if echoed else "hello"
+    messages: list[dict[str, Any]] = [{"role": "user", "content": sent}]
+    error = Status(422, "invalid body: " + "x" * 1000 + f" '{words}'")
+    summarizer = RouterSummarizer(cast("Any", FakeRouter(error)), "group", {}, {})
+    with pytest.raises(BackendFailed if echoed else Overflow):
+        await summarizer(messages, TOOL)
+
+
+async def test_litellms_own_cooldown_can_be_waited_for() -> None:
+    """A group whose deployments all rest says for how long."""
+    error = Status(429, "No deployments available")
+    error.cooldown_time = 5.0  # type: ignore[attr-defined]  # as LiteLLM's error has it
+    with pytest.raises(RateLimited) as caught:
+        await ask(FakeRouter(error))
+    assert caught.value.seconds == 5.0

@@ -12,11 +12,14 @@ from typing import Any, cast
 
 import litellm
 import pytest
+import redis.asyncio
+import redis.exceptions
 from litellm.caching.in_memory_cache import InMemoryCache
 from litellm.caching.redis_cache import RedisCache
 
 from litellm_compaction.gateway.store import LOCAL, Store
 from tests.gateway.conftest import Clock
+from tests.support.keys import ring
 from tests.support.redis import LiveRedis, running_redis
 
 OpenStore = Callable[..., Store]
@@ -37,7 +40,7 @@ async def until_gone(store: Store, key: str) -> None:
 
 async def test_local_value_is_read_until_it_expires(clock: Clock) -> None:
     """A value is there for its seconds and not one longer."""
-    store = Store(LOCAL, clock)
+    store = Store(LOCAL, ring, clock)
     await store.write("k", VALUE, 600)
     clock.seconds += 599.9
     assert await store.read("k") == VALUE
@@ -47,7 +50,7 @@ async def test_local_value_is_read_until_it_expires(clock: Clock) -> None:
 
 async def test_each_local_value_has_its_own_time(clock: Clock) -> None:
     """A result lives longer than a failure written after it."""
-    store = Store(LOCAL, clock)
+    store = Store(LOCAL, ring, clock)
     await store.write("long", VALUE, 600)
     await store.write("short", OTHER, 60)
     clock.seconds += 60
@@ -56,12 +59,12 @@ async def test_each_local_value_has_its_own_time(clock: Clock) -> None:
 
 async def test_unknown_key_is_nothing() -> None:
     """What nobody wrote is not there."""
-    assert await Store(LOCAL).read("k") is None
+    assert await Store(LOCAL, ring).read("k") is None
 
 
 async def test_last_local_value_counts(clock: Clock) -> None:
     """A second value takes the place and the time of the first."""
-    store = Store(LOCAL, clock)
+    store = Store(LOCAL, ring, clock)
     await store.write("k", VALUE, 600)
     await store.write("k", OTHER, 60)
     assert await store.read("k") == OTHER
@@ -71,7 +74,7 @@ async def test_last_local_value_counts(clock: Clock) -> None:
 
 async def test_one_worker_alone_always_gets_its_claim() -> None:
     """Without Redis nobody competes: within a process the flights are single already."""
-    store = Store(LOCAL)
+    store = Store(LOCAL, ring)
     assert await store.claim("k", VALUE, 30) == VALUE
     assert await store.claim("k", OTHER, 30) == OTHER
     await store.renew("k", VALUE, 30)
@@ -82,7 +85,7 @@ async def test_one_worker_alone_always_gets_its_claim() -> None:
 async def test_local_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest values go when the budget is spent, and a value of half the budget is not taken at all."""
     monkeypatch.setattr("litellm_compaction.gateway.store._LOCAL_BYTES", 10_000)
-    store = Store(LOCAL)
+    store = Store(LOCAL, ring)
     for number in range(10):
         await store.write(str(number), b"x" * 2000, 600)
     kept = [number for number in range(10) if await store.read(str(number)) is not None]
@@ -94,7 +97,7 @@ async def test_local_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_value_too_large_replaces_what_stood_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """A value that cannot be held locally does not leave its predecessor to be read in its place."""
     monkeypatch.setattr("litellm_compaction.gateway.store._LOCAL_BYTES", 10_000)
-    store = Store(LOCAL)
+    store = Store(LOCAL, ring)
     await store.write("k", VALUE, 600)
     await store.write("k", b"x" * 5000, 600)
     assert await store.read("k") is None
@@ -128,7 +131,7 @@ async def test_litellm_without_redis_is_local(
     monkeypatch.setattr(litellm, "cache", None if cache is None else SimpleNamespace(cache=cache))
     if members is not None:
         set_proxy(monkeypatch, **members)
-    store = Store(None)
+    store = Store(None, ring)
     with caplog.at_level(logging.WARNING):
         await store.write("k", VALUE, 600)
         assert await store.read("k") == VALUE
@@ -304,7 +307,7 @@ def named_cache(
 
 async def test_litellms_namespace_is_kept(named_cache: RedisCache, live_redis: LiveRedis) -> None:
     """Two proxies with one Redis and two namespaces do not see each other's."""
-    await Store(None).write("k", VALUE, 600)
+    await Store(None, ring).write("k", VALUE, 600)
     assert live_redis.command("KEYS", "*").split()[2:] == [b"staging:litellm_compaction:k"]
     await disconnect(named_cache)
 
@@ -359,7 +362,7 @@ async def test_litellms_redis_that_stops_is_told_once(
 ) -> None:
     """So it is with the Redis that is LiteLLM's."""
     server, cache = mortal
-    store = Store(None)
+    store = Store(None, ring)
     with caplog.at_level(logging.WARNING):
         await store.write("before", VALUE, 600)
         server.stop()
@@ -391,3 +394,43 @@ async def test_redis_that_comes_back_is_used_again(open_store: OpenStore) -> Non
         async with asyncio.timeout(10):
             while await other.read("l") != VALUE:
                 await one.write("l", VALUE, 600)
+
+
+async def test_redis_holds_no_readable_value(live_redis: LiveRedis, open_store: OpenStore) -> None:
+    """What is shared can be read by those with the proxy's keys, under its own name, and by nobody else."""
+    store, other = open_store(live_redis.url), open_store(live_redis.url)
+    await store.write("k", b"PLANTED words", 60)
+    assert b"PLANTED" not in live_redis.command("GET", "litellm_compaction:k")
+    assert await other.read("k") == b"PLANTED words"
+    async with redis.asyncio.Redis.from_url(live_redis.url) as client:
+        await client.copy("litellm_compaction:k", "litellm_compaction:moved")
+        await client.set("litellm_compaction:garbage", b"whatever")
+    assert await other.read("moved") is None
+    assert await other.read("garbage") is None
+
+
+async def test_renew_does_not_take_a_claim_away(live_redis: LiveRedis, open_store: OpenStore) -> None:
+    """A worker that was stopped for so long that another has its claim now leaves it there."""
+    one, two = open_store(live_redis.url), open_store(live_redis.url)
+    await two.claim("k", b"two", 60)
+    await one.renew("k", b"one", 60)
+    assert await one.claim("k", b"one", 60) == b"two"
+
+
+async def test_redis_that_does_not_answer_is_left_alone_for_a_while(clock: Clock) -> None:
+    """Each command would wait for its timeout: after the first the store goes on alone for half a minute."""
+
+    class Mute(Store):
+        asked = 0
+
+        def _client(self, name: str) -> tuple[Any, str]:  # noqa: ARG002  # the base class names it
+            self.asked += 1
+            raise redis.exceptions.TimeoutError
+
+    store = Mute("redis://127.0.0.1:1", ring, clock)
+    for _ in range(5):
+        assert await store.claim("k", b"mine", 30) == b"mine"
+    assert store.asked == 1
+    clock.seconds += 31
+    await store.read("k")
+    assert store.asked == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import httpx
 import pytest
 from redis import Redis
 
-from tests.support.backend import Gated, ScriptedBackend, Summary, Text
+from tests.support.backend import Gated, ScriptedBackend, Summary, Text, ToolCall
 from tests.support.bodies import HISTORY, TRIGGER, Json
 from tests.support.proxy import LiveProxy, base_config, read_events, running_proxy
 from tests.support.redis import LiveRedis, running_redis
@@ -169,9 +170,12 @@ def test_two_workers_share_their_memory(workers: tuple[LiveProxy, LiveProxy], ba
 def test_redis_holds_nothing_readable(
     workers: tuple[LiveProxy, LiveProxy], backend: ScriptedBackend, redis: LiveRedis
 ) -> None:
-    """What is shared is the sealed item and numbers, under digests."""
-    backend.script(Summary("THE SECRET SUMMARY"))
+    """What is shared is encrypted, under digests: items, and failures, which may quote the model or its backend."""
+    planted = json.dumps({"summary": "s", "retain_item_ids": ["SECRET"]})
+    bad = ToolCall((("create_summary", planted),))
+    backend.script(Summary("THE SECRET SUMMARY"), bad, bad)
     ask(workers[0], HISTORY)
+    assert "SECRET" in ask(workers[0], [*HISTORY, {**HISTORY[2], "id": "another"}]).text
     with Redis(port=redis.port) as client:
         dump = b"\n".join(key + client.get(key) for key in client.keys("litellm_compaction:*"))
     assert b"litellm_compaction:result:" in dump

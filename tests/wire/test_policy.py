@@ -295,6 +295,40 @@ def test_item_larger_than_the_window_is_shortened(limited: LiveProxy, backend: S
     assert "TAIL" in kept
 
 
+def test_request_survives_a_giant_result_in_the_middle_of_a_turn(limited: LiveProxy, backend: ScriptedBackend) -> None:
+    """Compacted in the middle of a turn, after a result of three windows: the item alone has the request, word for
+    word, and the call with a part of its result."""
+    backend.answer_with(lambda _: Summary("SUM"))
+    request = user("CURRENT REQUEST: rename foo to bar")
+    items = [user("first"), assistant("ok"), request, call("c"), output("c", "HEAD " + "noise " * 20_000)]
+    response = ask(limited, "small", items)
+    assert response.status_code == 200, response.text
+    text = opened(limited, backend, response, "small")
+    assert "CURRENT REQUEST: rename foo to bar" in text
+    assert "HEAD" in text
+
+
+def test_error_that_echoes_the_transcript_teaches_nothing(
+    limited: LiveProxy, backend: ScriptedBackend, fresh: str
+) -> None:
+    """A validation error that shows the request again, in which somebody quotes an overflow: failed, and the group's
+    next compaction is asked for as ever."""
+    quoted = "prompt is too long: 9000 tokens > 4000 maximum"
+    backend.script(Failure(422, {"message": "bad body: " + "x" * 1000 + quoted}), Summary("SUM"))
+    assert ask(limited, fresh, [user(f"explain: {quoted}"), assistant("well")]).status_code == 400
+    response = ask(limited, fresh, steps(60, 150, "after"))
+    assert response.headers["x-litellm-compaction-attempts"] == "1"
+
+
+def test_a_million_blanks_can_be_compacted(limited: LiveProxy, backend: ScriptedBackend, fresh: str) -> None:
+    """What tokenizers die of is counted in pieces."""
+    backend.script(Summary("SUM"))
+    response = ask(
+        limited, fresh, [user("look"), call("c"), output("c", "x" + " " * 1_100_000 + "y"), assistant("seen")]
+    )
+    assert response.status_code == 200, response.text
+
+
 def test_rate_limit_within_the_deadline_is_waited_for(limited: LiveProxy, backend: ScriptedBackend, fresh: str) -> None:
     """`Retry-After: 1` is obeyed: the client gets its item, and one inference is counted."""
     backend.script(Failure(429, {"message": "slow down"}, {"retry-after": "1"}), Summary("SUM"))
