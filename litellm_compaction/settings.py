@@ -87,12 +87,7 @@ class Settings(BaseModel):
 
 # Keys whose effect comes with a later issue: naming one is refused, except with the value that says what
 # happens today anyway. Without this an operator would believe in a protection that is not there.
-_ANY: Final = object()
 NOT_SUPPORTED_YET: Final[Mapping[str, object]] = {
-    "threshold": _ANY,
-    "threshold_rule": _ANY,
-    "auto_compact": False,
-    "enforce_budget": False,
     "ledger": False,
     "speculate": False,
 }
@@ -170,6 +165,11 @@ def _validate(values: dict[str, object], where: str) -> Settings:
             f"{where}.output: {settings.output} is not allowed: the output is a part of the window, so allowed is less "
             f"than 'context' ({settings.context})"
         )
+    if settings.context is not None and isinstance(settings.threshold, int) and settings.threshold >= settings.context:
+        raise SettingsError(
+            f"{where}.threshold: {settings.threshold} is not allowed: allowed is less than 'context' "
+            f"({settings.context})"
+        )
     return settings
 
 
@@ -193,7 +193,7 @@ def _refuse_not_yet(values: Mapping[str, object], where: str) -> None:
             continue
         # Validated first: an impossible value is named as impossible, not as something for later.
         _check_one(key, values[key], where)
-        if today is _ANY or values[key] != today:
+        if values[key] != today:
             raise SettingsError(f"{where}.{key}: {values[key]!r} is not supported yet; leave the key out")
     if values.get("summary_model") == "ledger":
         raise SettingsError(f"{where}.summary_model: 'ledger' is not supported yet")

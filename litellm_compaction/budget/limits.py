@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from decimal import Decimal
+from typing import Final, Literal
+
+from litellm_compaction.budget.arithmetic import Budget, Rule, derive_budget, derive_output
 
 # A longer summary than this helps nobody; reasoning before it may take as much again.
 MAX_SUMMARY_TOKENS: Final = 16_384
 MAX_ANSWER_TOKENS: Final = 32_768
 _MIN_OUTPUT_TOKENS: Final = 256
+
+
+# T as an operator may write it: derived, tokens, or a fraction of C.
+Threshold = Literal["auto"] | int | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +31,30 @@ class ModelLimits:
 
     @property
     def output_budget(self) -> int | None:
-        """Tokens kept free for an answer: the output limit, else a quarter of the window, at most 16,384."""
+        """O: the output limit, else what is derived from the window."""
         if self.context is None:
             return self.output
         if self.output is not None and self.output < self.context:
             return self.output
-        return min(MAX_SUMMARY_TOKENS, max(_MIN_OUTPUT_TOKENS, self.context // 4))
+        return derive_output(self.context)
 
     @property
     def input_budget(self) -> int | None:
         """I of the contract's section 6: the window without the answer, or the model's own input limit if smaller."""
         left: Final = None if self.context is None else max(0, self.context - (self.output_budget or 0))
         return min_known(left, self.max_input)
+
+    def budget(self, rule: Rule, threshold: Threshold = "auto") -> Budget | None:
+        """C, O, I and T; None where the window is unknown. `threshold`: tokens, or a fraction of the window.
+
+        Raises ImpossibleBudget.
+        """
+        if self.context is None or self.output_budget is None:
+            return None
+        derived: Final = derive_budget(self.context, self.output_budget, self.max_input, rule)
+        if threshold == "auto":
+            return derived
+        return derived.with_threshold(threshold if isinstance(threshold, int) else int(Decimal(str(threshold)) * self.context))
 
     def lowered_to(self, window: int | None) -> ModelLimits:
         """With a window that a refusal was seen to name, where that is the smaller one."""

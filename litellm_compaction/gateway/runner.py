@@ -25,7 +25,8 @@ from litellm_compaction.envelope.sealing import seal_payload, write_unsealed
 from litellm_compaction.errors import CompactionFailed
 from litellm_compaction.gateway.flights import Result
 from litellm_compaction.gateway.pending import Pending
-from litellm_compaction.gateway.profiles import load_counter, read_limits, read_profile
+from litellm_compaction.gateway.limits import read_limits
+from litellm_compaction.gateway.profiles import load_counter, read_profile
 from litellm_compaction.gateway.router import RouterSummarizer, current_router
 from litellm_compaction.settings import Settings
 

@@ -22,7 +22,8 @@ from litellm_compaction.budget.counting import (
 from litellm_compaction.budget.limits import ModelLimits
 from litellm_compaction.compaction.prompt import Style
 from litellm_compaction.gateway import profiles as module
-from litellm_compaction.gateway.profiles import Profile, load_counter, read_limits, read_profile, read_tokens
+from litellm_compaction.gateway.limits import read_limits, read_tokens
+from litellm_compaction.gateway.profiles import Profile, load_counter, read_profile
 from litellm_compaction.settings import Settings
 
 Deployments = list[dict[str, Any]]

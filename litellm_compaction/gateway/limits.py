@@ -1,0 +1,133 @@
+"""A model's limits, number by number from the first that says it: the operator's settings, `model_info`, LiteLLM's
+catalogue read with its meaning, what a backend named in a refusal. What nobody says stays unknown.
+
+The catalogue's `max_input_tokens` is mostly the whole window, for some models the window without the output, for some
+an input limit inside a larger window; its `max_output_tokens` is a limit, or a copy of the window that says nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from litellm_compaction.budget.limits import ModelLimits, smallest
+from litellm_compaction.gateway.catalogue import Deployment, entry_of, info_of, list_deployments, model_of, provider_of
+from litellm_compaction.settings import Settings
+
+if TYPE_CHECKING:
+    from litellm.router import Router
+
+SETTINGS: Final = "settings"
+MODEL_INFO: Final = "model_info"
+CATALOGUE: Final = "catalogue"
+# Pairs whose first number is the window without the output (stated by several hosts of these models).
+_NET_PAIRS: Final = frozenset({(272_000, 128_000), (922_000, 128_000), (111_616, 16_384)})
+# Alibaba's input limits, and the window each of them lies in.
+_SPLIT_PROVIDERS: Final = frozenset({"dashscope", "qwencloud", "qwen_ai_platform"})
+_SPLIT_WINDOWS: Final[Mapping[int, int]] = {
+    30_720: 32_768,
+    98_304: 131_072,
+    129_024: 131_072,
+    258_048: 262_144,
+    260_096: 262_144,
+    991_808: 1_000_000,
+    997_952: 1_000_000,
+}
+# An output limit below this is a mistake of the catalogue's.
+_LEAST_OUTPUT: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Numbers of one source; None: it does not say."""
+
+    context: int | None = None
+    output: int | None = None
+    max_input: int | None = None
+
+
+def read_limits(
+    router: Router, group: str, team: str | None, settings: Settings, own: Sequence[Settings] = ()
+) -> ModelLimits:
+    """The limits that hold for all of a group: the smallest of its deployments. `own`: the settings of each of them,
+    where they differ from the group's."""
+    deployments: Final = list_deployments(router, group, team)
+    each: Final = own if len(own) == len(deployments) else [settings] * len(deployments)
+    return smallest([deployment_limits(entry, given) for entry, given in zip(deployments, each, strict=True)])
+
+
+def deployment_limits(deployment: Deployment, settings: Settings) -> ModelLimits:
+    """The limits of one deployment, with where they come from."""
+    operator: Final = _Known(settings.context, settings.output, settings.max_input)
+    info: Final = _read_info(deployment)
+    listed: Final = _read_catalogue(deployment)
+    context, context_source = _first(
+        (operator.context, SETTINGS), (info.context, MODEL_INFO), (listed.context, CATALOGUE)
+    )
+    output, output_source = _first((operator.output, SETTINGS), (info.output, MODEL_INFO), (listed.output, CATALOGUE))
+    # A provider refuses a prompt over its input limit whatever window the operator has in mind.
+    cap, cap_source = _first(
+        (operator.max_input, SETTINGS), (info.max_input, MODEL_INFO), (listed.max_input, CATALOGUE)
+    )
+    if context is not None and output is not None and output >= context and output_source != SETTINGS:
+        output, output_source = None, ""  # a copy of the window says nothing of the output
+    return ModelLimits(
+        context,
+        output,
+        cap,
+        _describe({"context": context_source, "output": output_source, "max_input": cap_source}),
+    )
+
+
+def reported_limits(deployment: Deployment) -> ModelLimits:
+    """What the deployment has without the plugin's settings: the bounds an operator's numbers have to keep to."""
+    return deployment_limits(deployment, Settings())
+
+
+def _first(*known: tuple[int | None, str]) -> tuple[int | None, str]:
+    return next(((value, source) for value, source in known if value is not None), (None, ""))
+
+
+def _describe(sources: Mapping[str, str]) -> str:
+    """One word where one source says all, else each number with its own."""
+    said: Final = {number: source for number, source in sources.items() if source}
+    if len(set(said.values())) <= 1:
+        return next(iter(said.values()), "")
+    return ", ".join(f"{number} from {source}" for number, source in said.items())
+
+
+def _read_info(deployment: Deployment) -> _Known:
+    """What the operator wrote among LiteLLM's own keys; copied from the catalogue it means the same as there."""
+    info: Final = info_of(deployment)
+    return _with_meaning(
+        deployment, read_tokens(info.get("max_input_tokens")), read_tokens(info.get("max_output_tokens"))
+    )
+
+
+def _read_catalogue(deployment: Deployment) -> _Known:
+    entry: Final = entry_of(deployment) or {}
+    given, output = read_tokens(entry.get("max_input_tokens")), read_tokens(entry.get("max_output_tokens"))
+    believed: Final = output if output is not None and output >= _LEAST_OUTPUT else None
+    return _with_meaning(deployment, given, believed)
+
+
+def _with_meaning(deployment: Deployment, given: int | None, output: int | None) -> _Known:
+    if given is None:
+        return _Known(output=output)
+    if output is not None and (given, output) in _NET_PAIRS and "gpt-" in model_of(deployment):
+        return _Known(given + output, output, given)
+    window: Final = _SPLIT_WINDOWS.get(given) if provider_of(deployment) in _SPLIT_PROVIDERS else None
+    if window is not None:
+        return _Known(window, output, given)
+    return _Known(given, output if output is None or output < given else None)
+
+
+def read_tokens(value: object) -> int | None:
+    """A number of tokens as operators and catalogues write it; None for what is none: zeros, fractions, words."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 1 <= value < math.inf and value == int(value) else None
