@@ -5,12 +5,14 @@ CompactionError                     base: knows status, type, code, param
 │   ├── TriggerNotLast              param input
 │   ├── TooManyTriggers             param input
 │   ├── TriggerOnCompact            param input
-│   ├── TriggerNotSupportedHere     param input: a way in that can't be served (WebSocket frames, router as a library)
+│   ├── CompactionNotSupportedHere  param input: a way in that can't be served (WebSocket frames, router as a library)
 │   ├── NothingToCompact            missing_required_parameter
 │   ├── InvalidInput                param input: input that is no list of items
 │   ├── UnreadableItem              invalid_encrypted_content
 │   ├── UnsupportedImage            unsupported_image
 │   ├── InvalidToolPairing          invalid_tool_pairing
+│   ├── ContextLengthExceeded       context_length_exceeded: the numbers are in the message
+│   ├── InvalidContextManagement    code and param of what is wrong in `context_management`
 │   ├── PreviousResponseNotFound    previous_response_not_found
 │   └── OutputLimitTooSmall         param max_output_tokens
 ├── CompactionFailed                compaction_failed, status from `failure_status`
@@ -34,7 +36,7 @@ class CompactionError(Exception):
     status: int = 500
     type: ClassVar[str] = "api_error"
     code: str | None = None
-    param: ClassVar[str | None] = None
+    param: str | None = None
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -50,7 +52,7 @@ class InvalidRequest(CompactionError):
 
     status = 400
     type = INVALID_REQUEST
-    param: ClassVar[str | None] = "input"
+    param: str | None = "input"
 
 
 class TriggerNotLast(InvalidRequest):
@@ -68,13 +70,14 @@ class TriggerOnCompact(InvalidRequest):
         super().__init__("The 'compaction_trigger' item is only valid on POST /v1/responses.")
 
 
-class TriggerNotSupportedHere(InvalidRequest):
-    """A trigger on a way that does not pass the proxy's pre-call hook: refused rather than dropped by LiteLLM."""
+class CompactionNotSupportedHere(InvalidRequest):
+    """A trigger, or `context_management`, on a way that does not pass the proxy's pre-call hook: refused rather than
+    dropped by LiteLLM."""
 
     def __init__(self) -> None:
         super().__init__(
-            "This connection cannot compact: send the 'compaction_trigger' item with an HTTP POST to /v1/responses "
-            "of the LiteLLM proxy."
+            "This connection cannot compact: send the 'compaction_trigger' item, or 'context_management', with an HTTP "
+            "POST to /v1/responses of the LiteLLM proxy."
         )
 
 
@@ -117,6 +120,25 @@ class InvalidToolPairing(InvalidRequest):
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(f"input[{index}]: {reason}")
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """An input that leaves no room for an answer, or that a backend refused as too long."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, reason: str) -> None:
+        # The first sentence is OpenAI's: clients look for it where they do not look at the code.
+        super().__init__(f"Your input exceeds the context window of this model. {reason}")
+
+
+class InvalidContextManagement(InvalidRequest):
+    """`context_management` that OpenAI would refuse, with its words, `code` and `param`."""
+
+    def __init__(self, message: str, code: str | None, param: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.param = param
 
 
 class PreviousResponseNotFound(InvalidRequest):

@@ -42,11 +42,11 @@ class Budget:
         """With a threshold somebody chose; one outside of what the window allows becomes the nearest that it does."""
         return replace(self, threshold=max(1, min(tokens, self.input)))
 
-    @property
-    def ceiling(self) -> int:
-        """Most tokens of a prompt that leave room for the shortest useful answer."""
-        left: Final = self.context - min(self.output, LEAST_ANSWER)
-        return left if self.max_input is None else min(left, self.max_input)
+    def fits(self, tokens: int, asked: int | None = None) -> bool:
+        """Whether a prompt of so many tokens leaves room for an answer: of what was asked for, at least of a useful
+        length."""
+        needed: Final = min(self.output, LEAST_ANSWER, self.output if asked is None else asked)
+        return tokens + needed <= self.context and (self.max_input is None or tokens <= self.max_input)
 
 
 def derive_budget(context: int, output: int, max_input: int | None = None, rule: Rule = "seed") -> Budget:

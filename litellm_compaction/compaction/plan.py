@@ -252,7 +252,7 @@ class _Keeping:
         self._bytes -= _bytes_of(written)
         self._tokens = None if self._tokens is None else self._tokens - cost
         self._done.add(place)
-        self.kept.update({item.index: _portable(item, raw) for item, raw in zip(members, written, strict=True)})
+        self.kept.update({item.index: portable(item, raw) for item, raw in zip(members, written, strict=True)})
 
 
 def _shortened(members: Sequence[Item], budget: int, count: Counter) -> list[RawItem] | None:
@@ -278,7 +278,7 @@ def _bytes_of(items: Sequence[RawItem]) -> int:
     return sum(len(json.dumps(dict(raw), ensure_ascii=False)) for raw in items)
 
 
-def _portable(item: Item, written: RawItem) -> RawItem:
+def portable(item: Item, written: RawItem) -> RawItem:
     """Without the server-side id: it names a stored item of one provider and makes others look for it."""
     named_by_id: Final = item.kind in {Kind.REFERENCE, Kind.OPAQUE, Kind.HOSTED} or item.raw.get("id") == item.call_id
     return {key: value for key, value in written.items() if key != "id" or named_by_id}

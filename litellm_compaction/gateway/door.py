@@ -12,6 +12,7 @@ from litellm_compaction.errors import OutputLimitTooSmall, TooManyTriggers, Trig
 # LiteLLM's names of the two routes; `responses` is what older versions say.
 RESPONSES_CALLS: Final = frozenset({"aresponses", "responses"})
 COMPACT_CALLS: Final = frozenset({"acompact_responses", "compact_responses"})
+ALL_CALLS: Final = RESPONSES_CALLS | COMPACT_CALLS
 # OpenAI refuses a trigger beside a smaller limit (facts/openai.md 2.1): the summary would be cut.
 _MIN_OUTPUT_TOKENS: Final = 20_000
 _CONTROLS: Final = COMPACTION_TYPES | {TRIGGER_TYPE}

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
+from fastapi import HTTPException
 from litellm.proxy._types import ProxyException
 
 from litellm_compaction.errors import CompactionError
@@ -27,6 +28,29 @@ class CompactionProxyException(ProxyException):
 
     def to_dict(self) -> dict[str, Any]:
         return dict(self.error.body())
+
+
+class SubstitutedError(CompactionProxyException, HTTPException):  # type: ignore[misc]  # both have `headers`
+    """The same in the failure hook, where LiteLLM takes nothing but an HTTPException in place of a backend's error, and
+    then looks for a ProxyException first."""
+
+    @property
+    def status_code(self) -> int:  # type: ignore[override]  # HTTPException sets it, in a constructor not called here
+        return self.error.status
+
+    @property
+    def detail(self) -> str:  # type: ignore[override]  # the same
+        return self.error.message
+
+
+class StreamRefused(Exception):
+    """An error that ends a stream. LiteLLM writes its own `response.failed`, with the code of `body`."""
+
+    def __init__(self, error: CompactionError) -> None:
+        super().__init__(error.message)
+        self.message: Final = error.message
+        self.status_code: Final = error.status
+        self.body: Final = error.body()
 
 
 def retry_after_of(error: Exception) -> str | None:

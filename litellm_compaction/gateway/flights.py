@@ -59,6 +59,16 @@ class Result(BaseModel):
     message_tokens: int
     degraded: bool = False
 
+    def headers(self, writer: str) -> dict[str, str]:
+        """What a client is told of it; `writer`: the group that wrote the summary, as the client knows it."""
+        return {
+            "x-litellm-compaction-model": "ledger" if self.degraded else writer,
+            "x-litellm-compaction-attempts": str(self.attempts),
+            "x-litellm-compaction-dropped": str(self.dropped),
+            "x-litellm-compaction-tokens-before": str(self.tokens_before),
+            "x-litellm-compaction-tokens-after": str(self.tokens_after),
+        }
+
 
 # Runs the compaction whose item has the given id; its deadline began at the given time of the event loop.
 Work = Callable[[str, float], Awaitable[Result]]

@@ -1,9 +1,12 @@
 """The hook LiteLLM calls: a list of steps, each done elsewhere.
 
-1. pre-call: classify, expand what comes back, mark a compaction. No model is called: guardrails listed later must see
-   the request first.
-2. deployment: the request is final now; run the compaction and hand LiteLLM the client that answers it.
-3. success and headers: the exact keys of /responses/compact, and what the compaction has to say of itself.
+1. pre-call: classify, expand what comes back, mark a compaction, or leave a turn for the steps below. No model is
+   called: guardrails listed later must see the request first.
+2. filter, before a deployment is picked: an ordinary request over its threshold is compacted.
+3. deployment: the request is final now. A compaction is run, and LiteLLM handed the client that answers it; an ordinary
+   request is held to the budget of its model.
+4. success, stream, headers, failure: the exact keys of /responses/compact, the item in front of an answer, `usage`,
+   what the compaction has to say of itself, a backend's overflow as the contract words it.
 """
 
 from __future__ import annotations
@@ -13,28 +16,44 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from fastapi import HTTPException
 from litellm.integrations.custom_logger import CustomLogger
+from litellm.types.llms.openai import ResponsesAPIResponse
 
 from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.conversation.items import TRIGGER_TYPE, RawItem, normalize_input
 from litellm_compaction.envelope.sealing import Caller
-from litellm_compaction.errors import CompactionError, InvalidInput, TriggerNotSupportedHere
+from litellm_compaction.errors import CompactionError, CompactionNotSupportedHere, InvalidInput
+from litellm_compaction.gateway.answers import Answers
+from litellm_compaction.gateway.budgets import Budgets, Windows
+from litellm_compaction.gateway.context_management import FIELD, read_context_management
+from litellm_compaction.gateway.counting import RequestCounter
 from litellm_compaction.gateway.delivery import client_for, delivery_router_config, register_delivery_model
 from litellm_compaction.gateway.door import (
+    ALL_CALLS,
     CompactionRequest,
     Request,
     classify_request,
-    concerns_plugin,
 )
-from litellm_compaction.gateway.errors import CompactionProxyException, forget_router_words, retry_after_of
+from litellm_compaction.gateway.enforcement import Enforcer
+from litellm_compaction.gateway.errors import (
+    CompactionProxyException,
+    SubstitutedError,
+    forget_router_words,
+    retry_after_of,
+)
 from litellm_compaction.gateway.flights import Flights
+from litellm_compaction.gateway.listing import Listing
 from litellm_compaction.gateway.operator import Mode, Operator
+from litellm_compaction.gateway.overflows import Overflows
 from litellm_compaction.gateway.pending import Pending, new_frame
+from litellm_compaction.gateway.prefixes import Prefixes
 from litellm_compaction.gateway.router import current_router, is_served
-from litellm_compaction.gateway.runner import Windows
 from litellm_compaction.gateway.service import Service, expand_input, strip_body, with_error_event
 from litellm_compaction.gateway.session import load_chain
 from litellm_compaction.gateway.store import Store
+from litellm_compaction.gateway.threshold import Thresholds
+from litellm_compaction.gateway.turn import TURN_KEY, Turn
 from litellm_compaction.settings import Settings
 
 if TYPE_CHECKING:
@@ -71,9 +90,19 @@ class CompactionHandler(CustomLogger):
     def __init__(self) -> None:
         super().__init__()
         self.operator: Final = Operator.from_litellm()
-        self._flights: Final = Flights(Store(self.operator.settings.cache, lambda: self.operator.ring))
+        store: Final = Store(self.operator.settings.cache, lambda: self.operator.ring)
+        self._flights: Final = Flights(store)
         self._windows: Final = Windows()
+        self._budgets: Final = Budgets(self.operator, self._windows)
+        self._counter: Final = RequestCounter()
+        self._enforcer: Final = Enforcer(self._budgets, self._counter)
+        self._overflows: Final = Overflows(self._windows)
+        self._answers: Final = Answers(self._counter, self._overflows)
+        self._thresholds: Final = Thresholds(
+            self.operator, self._budgets, self._windows, self._flights, Prefixes(store), self._counter
+        )
         register_delivery_model()
+        self._listing: Final = Listing(self.operator)
 
     # LiteLLM looks this method up in `vars()` of the class: it has to stand here, not on a base.
     async def async_pre_call_hook(
@@ -85,33 +114,53 @@ class CompactionHandler(CustomLogger):
     ) -> dict[str, Any] | None:
         """Classify the request; expand what it brings back; mark a compaction. None leaves it as it is."""
         group: Final = data.get("model")
-        if not isinstance(group, str) or not concerns_plugin(call_type, data):
+        if not isinstance(group, str) or call_type not in ALL_CALLS:
             return None
         caller: Final = Caller(user_api_key_dict.api_key, user_api_key_dict.team_id, user_api_key_dict.user_id)
         try:
             scene: Final = self._resolve(group, caller)
             request: Final = classify_request(call_type, data, normalize_trigger=scene.normalizes)
-            if request is None:
-                return None
             if isinstance(request, CompactionRequest) and scene.mode == "own":
                 return await self._mark(request, data, scene)
-            return await self._replay(request, data, scene)
+            return await self._begin(request, data, scene)
         except CompactionError as error:
             raise CompactionProxyException(error) from None
         except RecursionError:
             raise CompactionProxyException(InvalidInput(_TOO_DEEP)) from None
 
     def _resolve(self, group: str, caller: Caller) -> _Scene:
-        settings, mode = self.operator.resolve(current_router(), group, caller.team)
+        router: Final = current_router()
+        self._listing.refresh(router)
+        settings, mode = self.operator.resolve(router, group, caller.team)
         return _Scene(group, caller, settings, mode)
 
-    async def _replay(self, request: Request, data: dict[str, Any], scene: _Scene) -> dict[str, Any]:
-        """An ordinary request, or one that a native backend compacts: this plugin's items become input again."""
+    async def _begin(self, request: Request | None, data: dict[str, Any], scene: _Scene) -> dict[str, Any] | None:
+        """An ordinary request, or one that a native backend compacts."""
+        compacts: Final = isinstance(request, CompactionRequest) or (scene.mode == "native" and bool(data.get(FIELD)))
+        # A native backend reads the field itself; any other would be sent something it does not know, or refused.
+        wish: Final = read_context_management(data.pop(FIELD, None)) if scene.mode == "own" else None
+        expansion: Final = None if request is None else await self._replay(request, data, scene)
+        if compacts:
+            return data
+        asked: Final = (data.get("proxy_server_request") or {}).get("body") or {}
+        data[TURN_KEY] = Turn(
+            group=scene.group,
+            shown_model=str(asked.get("model") or scene.group),
+            caller=scene.caller,
+            expansion=expansion or Expansion(normalize_input(data.get("input")), ()),
+            compact_at=wish,
+            native=scene.mode == "native",
+            extra={key: data[key] for key in _ROUTING_KEYS if key in data},
+        )
+        return data
+
+    async def _replay(self, request: Request, data: dict[str, Any], scene: _Scene) -> Expansion:
+        """This plugin's items become input again."""
         expansion: Final = await self._expand(request, scene, chained=bool(data.get("previous_response_id")))
         if not _same_items(expansion.items, request.items):  # else the request passes untouched
             triggers: Final = [item for item in normalize_input(data["input"]) if item.get("type") == TRIGGER_TYPE]
             data["input"] = [*expansion.items, *triggers]
-        return data
+        return expansion
 
     async def _mark(self, request: CompactionRequest, data: dict[str, Any], scene: _Scene) -> dict[str, Any] | None:
         """Send the request to the delivery, with all that the deployment hook needs to answer it."""
@@ -167,13 +216,16 @@ class CompactionHandler(CustomLogger):
     ) -> dict[str, Any] | None:
         """Answer a marked compaction; keep triggers and items of other ways in from being dropped silently."""
         name: Final = "" if call_type is None else call_type.value
-        pending: Final = kwargs.pop(PENDING_KEY, None)
-        if not isinstance(pending, Pending) and not concerns_plugin(name, kwargs):
+        pending, turn = kwargs.pop(PENDING_KEY, None), kwargs.pop(TURN_KEY, None)
+        if not isinstance(pending, Pending) and name not in ALL_CALLS:
             return None
         try:
             if isinstance(pending, Pending):
                 return await self._answer(pending, kwargs)
-            return await self._guard(name, kwargs)
+            if not isinstance(turn, Turn):
+                await self._guard(name, kwargs)
+            caller: Final = turn.caller if isinstance(turn, Turn) else _caller(_metadata(kwargs))
+            return await self._enforcer.hold(turn if isinstance(turn, Turn) else None, _group(kwargs), caller, kwargs)
         except CompactionError as error:
             raise CompactionProxyException(error) from None
         except RecursionError:
@@ -196,17 +248,14 @@ class CompactionHandler(CustomLogger):
         uncached: Final = {"no-cache": True, "no-store": True}
         return {**rest, "input": "compaction", "client": client_for(transport), "cache": uncached}
 
-    async def _guard(self, name: str, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    async def _guard(self, name: str, kwargs: dict[str, Any]) -> None:
         """WebSocket frames and the router used as a library come without a pre-call hook."""
-        group: Final = str(_metadata(kwargs).get("model_group") or kwargs.get("model") or "")
-        scene: Final = self._resolve(group, _caller(_metadata(kwargs)))
+        scene: Final = self._resolve(_group(kwargs), _caller(_metadata(kwargs)))
         request: Final = classify_request(name, kwargs, normalize_trigger=scene.normalizes)
-        if request is None:
-            return None
-        if isinstance(request, CompactionRequest) and scene.mode == "own":
-            raise TriggerNotSupportedHere
-        await self._replay(request, kwargs, scene)
-        return kwargs
+        if scene.mode == "own" and (isinstance(request, CompactionRequest) or kwargs.pop(FIELD, None) is not None):
+            raise CompactionNotSupportedHere
+        if request is not None:
+            await self._replay(request, kwargs, scene)
 
     async def async_post_call_success_hook(
         self,
@@ -214,23 +263,59 @@ class CompactionHandler(CustomLogger):
         user_api_key_dict: UserAPIKeyAuth,  # noqa: ARG002  # LiteLLM passes it by name
         response: Any,
     ) -> Any:
-        """Take off the null keys that LiteLLM adds."""
-        pending: Final = data.get(PENDING_KEY)
-        if not isinstance(pending, Pending) or not hasattr(response, "output"):
-            return response
-        return strip_body(pending, response)
+        """Take off the null keys that LiteLLM adds to a compaction; put an item in front of an answer, and `usage`."""
+        pending, turn = data.get(PENDING_KEY), data.get(TURN_KEY)
+        if isinstance(pending, Pending) and hasattr(response, "output"):
+            return strip_body(pending, response)
+        if isinstance(turn, Turn) and isinstance(response, ResponsesAPIResponse):
+            return await self._answers.finish(turn, response)
+        return response
 
-    # Plainly `def`: an ordinary stream passes as the very object it is, without a generator around each of its events.
+    # Plainly `def`: a stream that is none of the plugin's passes as the very object it is.
     def async_post_call_streaming_iterator_hook(  # type: ignore[override]  # awaited by nobody, iterated by LiteLLM
         self,
         user_api_key_dict: UserAPIKeyAuth,  # noqa: ARG002  # LiteLLM passes it by name
         response: Any,
         request_data: dict[str, Any],
     ) -> AsyncIterator[Any]:
-        """Tell a failure that comes after the first events by both events of the contract."""
-        pending: Final = request_data.get(PENDING_KEY)
+        """The same for streams; a failure that comes after the first events is told by both events of the contract."""
+        pending, turn = request_data.get(PENDING_KEY), request_data.get(TURN_KEY)
         passed: Final[AsyncIterator[Any]] = response
-        return with_error_event(pending, passed) if isinstance(pending, Pending) else passed
+        if isinstance(pending, Pending):
+            return with_error_event(pending, passed)
+        return self._answers.stream(turn, passed) if isinstance(turn, Turn) else passed
+
+    async def async_filter_deployments(
+        self,
+        model: str,
+        healthy_deployments: list[Any],
+        messages: list[Any] | None,  # noqa: ARG002  # LiteLLM passes it by name
+        request_kwargs: dict[str, Any] | None = None,
+        parent_otel_span: Any = None,  # noqa: ARG002  # LiteLLM passes it by name
+    ) -> list[Any]:
+        """Compact an ordinary request over its threshold. The one hook after all pre-call hooks and before LiteLLM
+        takes a slot of a deployment, which the summary's own call may need; it sees every retry and fallback."""
+        turn: Final = (request_kwargs or {}).get(TURN_KEY)
+        if request_kwargs is not None and isinstance(turn, Turn):
+            group: Final = model if request_kwargs.get("fallback_depth") else turn.group
+            await self._thresholds.apply(turn, group, request_kwargs, _metadata(request_kwargs))
+        return healthy_deployments
+
+    async def async_post_call_failure_hook(
+        self,
+        request_data: dict[str, Any],
+        original_exception: Exception,
+        user_api_key_dict: UserAPIKeyAuth,  # noqa: ARG002  # LiteLLM passes it by name
+        traceback_str: str | None = None,  # noqa: ARG002  # LiteLLM passes it by name
+    ) -> HTTPException | None:
+        """A backend's overflow, and the plugin's own, by the code that clients know."""
+        turn: Final = request_data.get(TURN_KEY)
+        if not isinstance(turn, Turn):
+            return None
+        if isinstance(original_exception, CompactionError):
+            return SubstitutedError(original_exception)
+        told: Final = self._overflows.read(turn, original_exception)
+        return None if told is None else SubstitutedError(told)
 
     async def async_post_call_response_headers_hook(
         self,
@@ -241,15 +326,20 @@ class CompactionHandler(CustomLogger):
         litellm_call_info: dict[str, Any] | None = None,  # noqa: ARG002  # LiteLLM passes it by name
     ) -> dict[str, str] | None:
         """`x-litellm-compaction` and its companions on every answered compaction, `Retry-After` on a refused one."""
-        pending: Final = data.get(PENDING_KEY)
-        if not isinstance(pending, Pending):
-            return None
-        return pending.headers() if response is not None else pending.failure_headers()
+        pending, turn = data.get(PENDING_KEY), data.get(TURN_KEY)
+        if isinstance(pending, Pending):
+            return pending.headers() if response is not None else pending.failure_headers()
+        return turn.headers() if isinstance(turn, Turn) and response is not None else None
 
 
 def _same_items(one: Sequence[RawItem], other: Sequence[RawItem]) -> bool:
     """Whether two lists hold the very same items; by identity, since comparing megabytes costs."""
     return len(one) == len(other) and all(left is right for left, right in zip(one, other, strict=True))
+
+
+def _group(kwargs: Mapping[str, Any]) -> str:
+    """The group that answers, after a fallback the one fallen back to."""
+    return str(_metadata(kwargs).get("model_group") or kwargs.get("model") or "")
 
 
 def _metadata(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:

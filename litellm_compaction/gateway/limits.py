@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SETTINGS: Final = "settings"
 MODEL_INFO: Final = "model_info"
 CATALOGUE: Final = "catalogue"
+LEARNED: Final = "learned"
 # Pairs whose first number is the window without the output (stated by several hosts of these models).
 _NET_PAIRS: Final = frozenset({(272_000, 128_000), (922_000, 128_000), (111_616, 16_384)})
 # Alibaba's input limits, and the window each of them lies in.

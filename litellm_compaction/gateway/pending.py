@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from litellm_compaction.conversation.expansion import Expansion, is_summary
 from litellm_compaction.conversation.items import RawItem
+from litellm_compaction.envelope.payload import Origin
 from litellm_compaction.envelope.sealing import Caller, KeyRing
 from litellm_compaction.errors import CompactionError
 from litellm_compaction.gateway.flights import Result
@@ -22,10 +23,11 @@ class Pending:
 
     `model` is the group as LiteLLM routes it, `extra` what of the client's own routing wishes goes along with the
     inner call, `application` the instructions that came with a /responses/compact call, `client_members` the names in
-    the client's body. `writer_settings`: the settings of the group that writes the summary.
+    the client's body. `writer_settings`: the settings of the group that writes the summary. `target`: tokens that the
+    result has to stay under, where a threshold asked for it.
     """
 
-    origin: Literal["trigger", "compact"]
+    origin: Origin
     stream: bool
     model: str
     settings: Settings
@@ -37,6 +39,7 @@ class Pending:
     application: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
     client_members: frozenset[str] = frozenset()
+    target: int | None = None
     result: Result | None = None
     retry_after: str | None = None
     late_error: CompactionError | None = None
@@ -65,18 +68,10 @@ class Pending:
 
     def headers(self) -> dict[str, str]:
         """Response headers; what is not known yet when a long stream starts is left out."""
-        known: Final = {"x-litellm-compaction": self.origin, "x-litellm-compaction-model": self.shown_writer}
+        known: Final = {"x-litellm-compaction": self.origin}
         if self.result is None:
-            return known
-        if self.result.degraded:
-            known["x-litellm-compaction-model"] = "ledger"
-        return {
-            **known,
-            "x-litellm-compaction-attempts": str(self.result.attempts),
-            "x-litellm-compaction-dropped": str(self.result.dropped),
-            "x-litellm-compaction-tokens-before": str(self.result.tokens_before),
-            "x-litellm-compaction-tokens-after": str(self.result.tokens_after),
-        }
+            return {**known, "x-litellm-compaction-model": self.shown_writer}
+        return {**known, **self.result.headers(self.shown_writer)}
 
 
 def new_frame(shown_model: str) -> Frame:

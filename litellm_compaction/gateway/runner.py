@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from cachetools import TTLCache
 from litellm._logging import verbose_proxy_logger
 
+from litellm_compaction.budget.arithmetic import ImpossibleBudget
 from litellm_compaction.budget.limits import ModelLimits, min_known, summary_room
 from litellm_compaction.compaction.compact import Outcome, Task, compact, make_plan
 from litellm_compaction.compaction.engine import Account
@@ -21,11 +21,12 @@ from litellm_compaction.compaction.plan import Limits
 from litellm_compaction.compaction.policy import Policy
 from litellm_compaction.compaction.prompt import write_instructions
 from litellm_compaction.envelope.payload import Payload, TooLarge
-from litellm_compaction.envelope.sealing import seal_payload, write_unsealed
+from litellm_compaction.envelope.sealing import Caller, KeyRing, seal_payload, write_unsealed
 from litellm_compaction.errors import CompactionFailed
+from litellm_compaction.gateway.budgets import Windows
 from litellm_compaction.gateway.flights import Result
-from litellm_compaction.gateway.pending import Pending
 from litellm_compaction.gateway.limits import read_limits
+from litellm_compaction.gateway.pending import Pending
 from litellm_compaction.gateway.profiles import load_counter, read_profile
 from litellm_compaction.gateway.router import RouterSummarizer, current_router
 from litellm_compaction.settings import Settings
@@ -35,27 +36,8 @@ if TYPE_CHECKING:
 
 # A quarter at most stays as it is, so that the result is always smaller.
 _RECENT_SHARE: Final = 4
-_LEARNED_SECONDS: Final = 24 * 3600.0
-_LEARNED_GROUPS: Final = 4096
-_LEAST_WINDOW: Final = 2048
 # Settings that change nothing about the answer.
 _NOT_ANSWERS: Final = {"keys", "cache"}
-
-
-class Windows:
-    """Windows in tokens that backends have named in refusals, by model group, for a day."""
-
-    def __init__(self) -> None:
-        self._seen: Final[TTLCache[str, int]] = TTLCache(_LEARNED_GROUPS, _LEARNED_SECONDS)
-
-    def learn(self, group: str, window: int | None) -> None:
-        """The smallest counts: it may be that of one of several deployments. None is not remembered, nor a window too
-        small to summarise anything in: every later compaction would be given up without a try."""
-        if window is not None and window >= _LEAST_WINDOW:
-            self._seen[group] = min(window, self._seen.get(group, window))
-
-    def of(self, group: str) -> int | None:
-        return self._seen.get(group)
 
 
 def write_key(pending: Pending) -> str:
@@ -76,6 +58,17 @@ def write_key(pending: Pending) -> str:
     return digest.hexdigest()
 
 
+async def seal(payload: Payload, settings: Settings, ring: KeyRing, caller: Caller) -> str:
+    """The content of an item. Raises CompactionFailed for what no item can hold."""
+    if not settings.seal:
+        return write_unsealed(payload)
+    try:
+        return await asyncio.to_thread(seal_payload, payload, ring, caller, settings.bind, os.urandom)
+    except TooLarge:
+        reason: Final = "what has to be kept is too large for one compaction item."
+        raise CompactionFailed(reason, settings.failure_status) from None
+
+
 class Runner:
     """Runs a pending compaction to its end."""
 
@@ -91,9 +84,10 @@ class Runner:
         Raises the compaction's errors, and LiteLLM's own unchanged.
         """
         account: Final = Account()
+        pending: Final = self._pending
         try:
             outcome: Final = await self._compact(account, started)
-            content: Final = await self._seal(outcome.payload)
+            content: Final = await seal(outcome.payload, pending.settings, pending.ring, pending.caller)
         except Exception as error:
             self._log_failure(error, account, started)
             raise
@@ -125,7 +119,7 @@ class Runner:
             origin=pending.origin,
             model=pending.shown_writer,
             limits=lambda tokens: kept_limits(
-                pending.settings, self._limits(router, pending.model, pending.settings), tokens
+                pending.settings, self._limits(router, pending.model, pending.settings), tokens, pending.target
             ),
             user_message_tokens=pending.settings.user_message_tokens,
             application=pending.application,
@@ -157,18 +151,6 @@ class Runner:
     def _limits(self, router: Router, group: str, settings: Settings) -> ModelLimits:
         known: Final = read_limits(router, group, self._pending.caller.team, settings)
         return known.lowered_to(self._windows.of(group))
-
-    async def _seal(self, payload: Payload) -> str:
-        pending: Final = self._pending
-        if not pending.settings.seal:
-            return write_unsealed(payload)
-        try:
-            return await asyncio.to_thread(
-                seal_payload, payload, pending.ring, pending.caller, pending.settings.bind, os.urandom
-            )
-        except TooLarge:
-            reason: Final = "what has to be kept is too large for one compaction item."
-            raise CompactionFailed(reason, pending.settings.failure_status) from None
 
     def _log(self, outcome: Outcome, started: float) -> None:
         """One line a compaction: names, counts, seconds; never text. What an operator should look at is a warning."""
@@ -206,13 +188,22 @@ class Runner:
         )
 
 
-def kept_limits(settings: Settings, reader: ModelLimits, transcript_tokens: int) -> Limits:
-    """What stays verbatim, in tokens: of the newest a quarter of the transcript and of the model's input at most, of
+def kept_limits(settings: Settings, reader: ModelLimits, transcript_tokens: int, target: int | None = None) -> Limits:
+    """What stays verbatim, in tokens: of the newest a quarter of the transcript and of the threshold at most, of
     all together the operator's share of the window."""
     recent: Final = min_known(settings.keep_recent_tokens, transcript_tokens // _RECENT_SHARE)
-    budget: Final = None if reader.input_budget is None else reader.input_budget // _RECENT_SHARE
+    threshold: Final = min_known(target, _threshold(settings, reader))
+    budget: Final = None if threshold is None else threshold // _RECENT_SHARE
     window: Final = reader.context if reader.context is not None else reader.max_input
     return Limits(
         recent=min_known(recent, budget) or 0,
         kept=None if window is None else int(window * settings.retained_fraction),
     )
+
+
+def _threshold(settings: Settings, reader: ModelLimits) -> int | None:
+    try:
+        budget: Final = reader.budget(settings.threshold_rule, settings.threshold)
+    except ImpossibleBudget:
+        return None
+    return reader.max_input if budget is None else budget.threshold

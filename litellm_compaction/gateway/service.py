@@ -16,6 +16,7 @@ from litellm_compaction.conversation.expansion import Expansion, Opened, expand_
 from litellm_compaction.conversation.items import RawItem, classify_items
 from litellm_compaction.envelope.sealing import Caller, KeyRing, content_digest, is_own, open_item
 from litellm_compaction.errors import CompactionError, UnreadableItem
+from litellm_compaction.gateway.budgets import Windows
 from litellm_compaction.gateway.delivery import (
     EARLY_SECONDS,
     EventTransport,
@@ -36,7 +37,7 @@ from litellm_compaction.gateway.responses import (
     write_item,
     write_response,
 )
-from litellm_compaction.gateway.runner import Runner, Windows, write_key
+from litellm_compaction.gateway.runner import Runner, write_key
 from litellm_compaction.settings import Settings
 
 _NOTE: Final = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import litellm
@@ -52,6 +52,25 @@ class Store:
             return known[0]
         shared: Final[bytes | None] = await self._shared(lambda client, name: client.get(name), key, None)
         return None if shared is None else self._ring().decrypt(shared, key.encode())
+
+    async def read_first(self, keys: Sequence[str]) -> tuple[str, bytes] | None:
+        """The first of many keys that something is written under, and what."""
+        for key in keys:
+            known = self._local.get(key)
+            if known is not None:
+                return key, known[0]
+
+        async def read(client: Any, _: str) -> list[bytes | None]:
+            named: Final = [self._client(_PREFIX + key)[1] for key in keys]
+            found: Final[list[bytes | None]] = await client.mget(named)
+            return found
+
+        shared: Final[list[bytes | None]] = await self._shared(read, "", []) if keys else []
+        for key, sealed in zip(keys, shared, strict=False):
+            value = None if sealed is None else self._ring().decrypt(sealed, key.encode())
+            if value is not None:
+                return key, value
+        return None
 
     async def write(self, key: str, value: bytes, seconds: float) -> None:
         """Remember a value, here and for the other workers."""

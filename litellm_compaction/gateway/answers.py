@@ -1,0 +1,158 @@
+"""An ordinary answer on its way to the client: `usage` where the backend sent none, and the compaction item in front of
+the answer where the request was compacted on the way. Without either it passes as the very object it is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final
+
+from litellm.types.llms.openai import InputTokensDetails, OutputTokensDetails, ResponseAPIUsage, ResponsesAPIResponse
+from pydantic import BaseModel
+
+from litellm_compaction.compaction.answer import Usage
+from litellm_compaction.gateway.counting import RequestCounter
+from litellm_compaction.gateway.errors import StreamRefused
+from litellm_compaction.gateway.flights import Result
+from litellm_compaction.gateway.overflows import Overflows
+from litellm_compaction.gateway.responses import ErrorEvent
+from litellm_compaction.gateway.turn import Turn
+
+_OPENING: Final = frozenset({"response.created", "response.queued", "response.in_progress"})
+_TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_ANSWERED: Final = frozenset({"completed", "incomplete"})
+
+
+class ItemEvent(BaseModel):
+    """`response.output_item.added` and `.done` of the compaction item."""
+
+    type: str
+    sequence_number: int
+    output_index: int
+    item: dict[str, str]
+
+
+class Answers:
+    """Finishes answers; `counter` counts where a backend did not, and learns from those that did."""
+
+    def __init__(self, counter: RequestCounter, overflows: Overflows) -> None:
+        self._counter: Final = counter
+        self._overflows: Final = overflows
+
+    async def finish(self, turn: Turn, response: ResponsesAPIResponse) -> ResponsesAPIResponse:
+        """The body as the client gets it."""
+        changes: Final[dict[str, Any]] = {}
+        if response.status in _ANSWERED:
+            counted: Final = await self._missing_usage(turn, response)
+            if counted is not None:
+                changes["usage"] = counted
+        if turn.result is not None:
+            usage: Final = changes.get("usage", response.usage)
+            changes["output"] = [_item(turn.result), *response.output]
+            if usage is not None:
+                changes["usage"] = _sum(usage, turn.result.usage)
+        # A copy: LiteLLM books the cost of the object it has, and the compaction's inferences are booked already.
+        return response.model_copy(update=changes) if changes else response
+
+    async def stream(self, turn: Turn, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """The events as the client gets them, numbered without gaps."""
+        number = -1
+        item_number: int | None = None
+        try:
+            async for event in events:
+                kind = str(getattr(event, "type", ""))
+                if turn.result is not None and item_number is None and kind not in _OPENING:
+                    item_number = number + 1
+                    for item_event in _item_events(turn.result, item_number):
+                        yield item_event
+                number = max(number, getattr(event, "sequence_number", None) or 0)
+                finished = await self._finish_event(turn, event) if kind in _TERMINAL else event
+                yield finished if item_number is None else _shifted(finished)
+        except Exception as error:
+            refused: Final = self._overflows.read(turn, error)
+            if refused is None:
+                raise
+            yield ErrorEvent(type="error", sequence_number=_shift(number + 1, item_number), error=refused.body())
+            raise StreamRefused(refused) from error
+
+    async def _finish_event(self, turn: Turn, event: Any) -> Any:
+        response: Final = getattr(event, "response", None)
+        if not isinstance(response, ResponsesAPIResponse):
+            return event
+        finished: Final = await self.finish(turn, response)
+        return event if finished is response else event.model_copy(update={"response": finished})
+
+    async def _missing_usage(self, turn: Turn, response: ResponsesAPIResponse) -> ResponseAPIUsage | None:
+        """A count where the backend sent none; None where it did, which says what the conversation takes there."""
+        usage: Final = response.usage
+        if usage is not None and usage.total_tokens and usage.input_tokens:
+            if turn.measured is not None:
+                self._counter.remember(turn.measured, turn.answering_group, usage.input_tokens)
+            return None
+        if turn.measured is None:
+            return None
+        given: Final = (await self._counter.count(turn.measured, turn.answering_group, 0.0, None)).tokens
+        items: Final = [_plain(item) for item in response.output]
+        answer: Final = await self._counter.measure({"input": items})
+        written: Final = (await self._counter.count(answer, "", 0.0, None)).tokens
+        return ResponseAPIUsage(
+            input_tokens=given,
+            input_tokens_details=InputTokensDetails(cached_tokens=0),
+            output_tokens=written,
+            output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
+            total_tokens=given + written,
+        )
+
+
+def _plain(item: Any) -> Mapping[str, Any]:
+    return item if isinstance(item, Mapping) else item.model_dump(exclude_none=True)
+
+
+def _item(result: Result) -> dict[str, str]:
+    return {"id": result.item_id, "type": "compaction", "encrypted_content": result.content}
+
+
+def _item_events(result: Result, number: int) -> Sequence[ItemEvent]:
+    return [
+        ItemEvent(
+            type=f"response.output_item.{what}", sequence_number=number + place, output_index=0, item=_item(result)
+        )
+        for place, what in enumerate(("added", "done"))
+    ]
+
+
+def _shifted(event: Any) -> Any:
+    """Behind the item and its two events."""
+    index, number = getattr(event, "output_index", None), getattr(event, "sequence_number", None)
+    changes: Final = {
+        **({} if index is None else {"output_index": index + 1}),
+        **({} if number is None else {"sequence_number": number + 2}),
+    }
+    return event.model_copy(update=changes) if changes else event
+
+
+def _shift(number: int, item_number: int | None) -> int:
+    return number if item_number is None else number + 2
+
+
+def _sum(usage: ResponseAPIUsage, spent: Usage) -> ResponseAPIUsage:
+    """The answer's tokens and the compaction's."""
+    given, written = usage.input_tokens_details, usage.output_tokens_details
+    return usage.model_copy(
+        update={
+            "input_tokens": usage.input_tokens + spent.input_tokens,
+            "input_tokens_details": InputTokensDetails(
+                **{
+                    **(given.model_dump() if given else {}),
+                    "cached_tokens": ((given.cached_tokens if given else 0) or 0) + spent.cached_tokens,
+                }
+            ),
+            "output_tokens": usage.output_tokens + spent.output_tokens,
+            "output_tokens_details": OutputTokensDetails(
+                **{
+                    **(written.model_dump() if written else {}),
+                    "reasoning_tokens": ((written.reasoning_tokens if written else 0) or 0) + spent.reasoning_tokens,
+                }
+            ),
+            "total_tokens": usage.total_tokens + spent.total_tokens,
+        }
+    )

@@ -1,0 +1,66 @@
+"""Summaries of prefixes: a client that sends its whole history again, without the item, does not pay again.
+
+A prefix is known by the digest of exactly its items, who asks, the model and the settings. Beside the summaries stand
+marks on conversations that compaction did not make smaller: they are left alone until they have grown by a quarter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Final
+
+from litellm_compaction.conversation.items import RawItem
+from litellm_compaction.gateway.pending import Pending
+from litellm_compaction.gateway.store import Store
+
+SUMMARY_SECONDS: Final = 24 * 3600.0
+STUCK_SECONDS: Final = 600.0
+_GROWTH: Final = 1.25
+# Settings that change nothing about a summary.
+_NOT_ANSWERS: Final = {"keys", "cache"}
+
+
+def digest_prefixes(pending: Pending, items: Sequence[RawItem]) -> list[str]:
+    """Digests of the first item, the first two, and so on to all of them. Reads every byte: for requests over a
+    threshold, in a thread."""
+    running: Final = hashlib.blake2b(digest_size=16)
+    caller: Final = pending.caller
+    for part in (
+        # Whoever has other keys could not open the item.
+        (caller.key, caller.team, caller.user, pending.ring.sealing_id.hex(), pending.model),
+        pending.settings.model_dump(mode="json", exclude=_NOT_ANSWERS),
+        pending.writer_settings.model_dump(mode="json", exclude=_NOT_ANSWERS),
+    ):
+        running.update(json.dumps(part, sort_keys=True, default=str).encode() + b"\n")
+    digests: Final[list[str]] = []
+    for item in items:
+        running.update(json.dumps(item, sort_keys=True, default=str).encode() + b"\n")
+        digests.append(running.hexdigest())
+    return digests
+
+
+class Prefixes:
+    """What is remembered of prefixes, in the store that the workers share."""
+
+    def __init__(self, store: Store) -> None:
+        self._store: Final = store
+
+    async def find(self, digests: Sequence[str]) -> tuple[int, str] | None:
+        """The longest prefix with a summary: how many items it covers, and the content of the item made of them."""
+        found: Final = await self._store.read_first([f"prefix:{digest}" for digest in reversed(digests)])
+        if found is None:
+            return None
+        return digests.index(found[0].partition(":")[2]) + 1, found[1].decode()
+
+    async def remember(self, digest: str, content: str) -> None:
+        await self._store.write(f"prefix:{digest}", content.encode(), SUMMARY_SECONDS)
+
+    async def is_stuck(self, digests: Sequence[str], tokens: int) -> bool:
+        """Whether compacting this conversation was no use lately, and it has not grown by a quarter since."""
+        found: Final = await self._store.read_first([f"stuck:{digest}" for digest in reversed(digests)])
+        return found is not None and tokens < int(found[1]) * _GROWTH
+
+    async def mark_stuck(self, digest: str, tokens: int, seconds: float = STUCK_SECONDS) -> None:
+        await self._store.write(f"stuck:{digest}", str(tokens).encode(), seconds)

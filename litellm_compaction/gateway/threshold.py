@@ -1,0 +1,303 @@
+"""Compaction without a trigger: an ordinary request over its threshold goes on from an item made on the way.
+
+| the request                                             | what happens                                              |
+|---------------------------------------------------------|-----------------------------------------------------------|
+| at its threshold or below, or no threshold is known     | passes as it is                                           |
+| what cannot be summarised is most of it, or alone over  | said once; passes as it is                                |
+| was no smaller after a compaction, has not grown since  | passes as it is                                           |
+| begins with a prefix that a summary stands for, fits    | that summary and the rest as it is: nothing is paid       |
+| the same, and does not fit                              | the summary and the rest are compacted                    |
+| else                                                    | compacted                                                 |
+| and the result is not clearly smaller                   | said once; passes as it is                                |
+| and the compaction fails                                | passes as it is, if it fits the window; else the error    |
+
+Runs before LiteLLM picks a deployment: all pre-call hooks have passed the request, and no deployment's slot is held
+that the summary's own call may need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from cachetools import TTLCache
+from litellm._logging import verbose_proxy_logger
+
+from litellm_compaction.budget.counting import estimate_tokens
+from litellm_compaction.budget.limits import min_known
+from litellm_compaction.compaction.answer import Usage
+from litellm_compaction.compaction.extend import extend_payload
+from litellm_compaction.compaction.plan import Limits, plan_compaction
+from litellm_compaction.conversation.expansion import Expansion
+from litellm_compaction.conversation.items import RawItem, classify_items, normalize_input
+from litellm_compaction.conversation.measure import Measured
+from litellm_compaction.envelope.sealing import open_item
+from litellm_compaction.errors import CompactionError
+from litellm_compaction.gateway.budgets import Budgets, GroupBudget, Windows
+from litellm_compaction.gateway.counting import RequestCounter
+from litellm_compaction.gateway.flights import FAILURE_SECONDS, Flights, Result
+from litellm_compaction.gateway.operator import Operator
+from litellm_compaction.gateway.pending import Pending, new_frame
+from litellm_compaction.gateway.prefixes import Prefixes, digest_prefixes
+from litellm_compaction.gateway.router import current_router
+from litellm_compaction.gateway.runner import Runner, seal, write_key
+from litellm_compaction.gateway.service import expand_input
+from litellm_compaction.gateway.turn import Turn
+
+# A result above this share of what was there is no gain that is worth an item.
+_CLEARLY_SMALLER: Final = 0.9
+_TOLD_SECONDS: Final = 3600.0
+_TOLD_GROUPS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One request over its threshold. `items` is its input, `tokens` what was counted, `limit` the threshold."""
+
+    turn: Turn
+    held: GroupBudget
+    pending: Pending
+    body: Mapping[str, Any]
+    items: list[RawItem]
+    tokens: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Compacted:
+    """What goes on in place of the input, and the item that stands for it."""
+
+    items: list[RawItem]
+    result: Result
+
+
+class Thresholds:
+    """Compacts requests that are over their threshold."""
+
+    def __init__(
+        self,
+        operator: Operator,
+        budgets: Budgets,
+        windows: Windows,
+        flights: Flights,
+        prefixes: Prefixes,
+        counter: RequestCounter,
+    ) -> None:
+        self._operator: Final = operator
+        self._budgets: Final = budgets
+        self._windows: Final = windows
+        self._flights: Final = flights
+        self._prefixes: Final = prefixes
+        self._counter: Final = counter
+        self._told: Final[TTLCache[tuple[str, str], bool]] = TTLCache(_TOLD_GROUPS, _TOLD_SECONDS)
+
+    async def apply(self, turn: Turn, group: str, body: dict[str, Any], metadata: Mapping[str, Any]) -> None:
+        """Put the compacted input into `body` and the result into the turn, if the request is over its threshold.
+
+        Never raises: why a compaction that was wanted is missing stands in the turn.
+        """
+        # A retry, or a fallback to another group: what held for the one before does not.
+        turn.result, turn.failure, turn.origin = None, None, None
+        case: Final = await self._case(turn, group, body)
+        if case is None:
+            return
+        try:
+            compacted: Final = await self._compact(case, metadata)
+        except Exception as error:  # noqa: BLE001  # whatever went wrong: a request that fits is served all the same
+            turn.failure = error
+            self._tell(group, "failed", f"failed={getattr(error, 'code', None) or type(error).__name__}")
+            return
+        if compacted is None:
+            return
+        body["input"] = compacted.items
+        turn.result, turn.origin = compacted.result, _origin(turn)
+        turn.writer = case.pending.shown_writer
+
+    async def _case(self, turn: Turn, group: str, body: Mapping[str, Any]) -> _Case | None:
+        """The request with what is needed to compact it; None if it is not over, or cannot be compacted."""
+        router: Final = current_router()
+        # With a stored chain the input is only the end of the conversation.
+        if router is None or turn.native or body.get("previous_response_id"):
+            return None
+        held: Final = self._budgets.of(router, group, turn.caller.team)
+        limit: Final = _limit(turn, held)
+        if limit is None:
+            return None
+        turn.measured = await self._counter.measure(body)
+        enough: Final = limit if held.budget is None else min(limit, held.budget.input)
+        count: Final = await self._counter.count(turn.measured, group, held.count_error, enough)
+        asked: Final = body.get("max_output_tokens")
+        fits: Final = held.budget is None or held.budget.fits(count.high, asked if type(asked) is int else None)
+        if count.tokens <= limit and (fits or not held.settings.enforce_budget):
+            return None
+        items: Final = normalize_input(body.get("input"))
+        fixed: Final = await self._own_count(_fixed(turn.measured, items), held)
+        if fixed >= limit:
+            self._tell(group, "fixed", f"instructions, tools and system messages alone take {fixed} of {limit} tokens")
+            return None
+        return _Case(turn, held, self._pending(turn, group, held, items, limit), body, items, count.tokens, limit)
+
+    def _pending(self, turn: Turn, group: str, held: GroupBudget, items: list[RawItem], limit: int) -> Pending:
+        writer: Final = held.settings.summary_model
+        settings: Final = held.settings
+        pending: Final = Pending(
+            origin=_origin(turn),
+            stream=False,
+            model=group,
+            settings=settings,
+            writer_settings=settings
+            if writer is None
+            else self._operator.resolve(current_router(), writer, turn.caller.team)[0],
+            ring=self._operator.ring,
+            caller=turn.caller,
+            expansion=turn.expansion,
+            frame=new_frame(turn.shown_model if group == turn.group else group),
+            extra=turn.extra,
+            target=limit,
+        )
+        pending.take_final_input(items)
+        return pending
+
+    async def _compact(self, case: _Case, metadata: Mapping[str, Any]) -> _Compacted | None:
+        digests: Final = await asyncio.to_thread(digest_prefixes, case.pending, case.items)
+        if await self._prefixes.is_stuck(digests, case.tokens):
+            return None
+        known: Final = await self._prefixes.find(digests)
+        if known is None:
+            return await self._run(case, digests, metadata)
+        covered, content = known
+        expansion: Final = await self._restore(case, case.items[:covered], content, case.items[covered:])
+        tokens: Final = await self._own_count(await self._measured(case, expansion.items), case.held)
+        shorter: Final = await asyncio.to_thread(digest_prefixes, case.pending, expansion.items)
+        if tokens <= case.limit or await self._prefixes.is_stuck(shorter, tokens):
+            return await self._reuse(case, content, covered, expansion, tokens)
+        case.pending.expansion = expansion
+        return await self._run(case, digests, metadata)
+
+    async def _run(self, case: _Case, digests: Sequence[str], metadata: Mapping[str, Any]) -> _Compacted | None:
+        if await asyncio.to_thread(_must_stay, case.pending.expansion):
+            self._tell(case.pending.model, "forced", "nearly all of the conversation has to stay word for word")
+            return None
+        before: Final = await self._own_count(await self._measured(case, case.items), case.held)
+        try:
+            result: Final = await self._fly(case.pending, metadata)
+        except CompactionError:
+            # The next turn is another transcript: without a mark it would pay for the same failure at once.
+            await self._prefixes.mark_stuck(digests[-1], case.tokens, FAILURE_SECONDS)
+            raise
+        expansion: Final = await self._restore(case, case.items, result.content, [])
+        after: Final = await self._own_count(await self._measured(case, expansion.items), case.held)
+        if after > before * _CLEARLY_SMALLER:
+            await self._prefixes.mark_stuck(digests[-1], case.tokens)
+            self._tell(case.pending.model, "stuck", f"a compaction made {after} of {before} tokens: it is not used")
+            return None
+        await self._prefixes.remember(digests[-1], result.content)
+        if after > case.limit:
+            shorter: Final = await asyncio.to_thread(digest_prefixes, case.pending, expansion.items)
+            await self._prefixes.mark_stuck(shorter[-1], after)
+            self._tell(case.pending.model, "long", f"{after} tokens are left after a compaction, over {case.limit}")
+        told: Final = {"tokens_before": before, "tokens_after": after}
+        return _Compacted(expansion.items, result.model_copy(update=told))
+
+    async def _fly(self, pending: Pending, metadata: Mapping[str, Any]) -> Result:
+        key: Final = await asyncio.to_thread(write_key, pending)
+        runner: Final = Runner(pending, metadata, self._windows)
+        flight: Final = await self._flights.join(key, runner.run, pending.settings.deadline_seconds)
+        try:
+            # Its own task: whoever waits may go away, and others may wait for the same.
+            return await asyncio.shield(flight.task)
+        finally:
+            self._flights.leave(key, flight)
+
+    async def _reuse(self, case: _Case, content: str, covered: int, expansion: Expansion, tokens: int) -> _Compacted:
+        """The summary of a prefix and what came after it, in an item of their own: the client's next input may begin
+        with it, and everything before it is superseded then."""
+        pending: Final = case.pending
+        raw: Final = {"type": "compaction", "encrypted_content": content}
+        payload: Final = await asyncio.to_thread(open_item, raw, pending.ring, pending.caller, allow_unsealed=True)
+        extended: Final = extend_payload(payload, case.items[covered:], pending.origin, int(time.time()))
+        result: Final = Result(
+            item_id=f"cmp_{secrets.token_hex(25)}",
+            content=await seal(extended, pending.settings, pending.ring, pending.caller),
+            usage=Usage(),
+            attempts=0,
+            dropped=extended.dropped,
+            tokens_before=case.tokens,
+            tokens_after=tokens,
+            message_tokens=0,
+        )
+        verbose_proxy_logger.info(
+            "litellm_compaction: door=%s model=%s prefix of %d items known, tokens_before=%d tokens_after=%d",
+            pending.origin,
+            pending.model,
+            covered,
+            case.tokens,
+            tokens,
+        )
+        return _Compacted(expansion.items, result)
+
+    async def _restore(
+        self, case: _Case, prefix: Sequence[RawItem], content: str, rest: Sequence[RawItem]
+    ) -> Expansion:
+        """The input as the client's next one will be read: the item stands for the prefix, the rest follows it."""
+        item: Final[RawItem] = {"type": "compaction", "encrypted_content": content}
+        pending: Final = case.pending
+        return await asyncio.to_thread(
+            expand_input,
+            [*prefix, item, *rest],
+            pending.settings,
+            pending.ring,
+            pending.caller,
+            case.held.mode,
+            allow_unsealed=True,
+        )
+
+    async def _measured(self, case: _Case, items: Sequence[RawItem]) -> Measured:
+        return await self._counter.measure({**case.body, "input": items})
+
+    async def _own_count(self, measured: Measured, held: GroupBudget) -> int:
+        """Counted by the plugin alone, so that two counts can be compared."""
+        return (await self._counter.count(measured, "", held.count_error, None)).tokens
+
+    def _tell(self, group: str, what: str, words: str) -> None:
+        """A warning once an hour: a conversation that cannot be compacted comes again with every turn."""
+        if (group, what) not in self._told:
+            self._told[group, what] = True
+            verbose_proxy_logger.warning(
+                "litellm_compaction: model=%s over its threshold, not compacted: %s", group, words
+            )
+
+
+def _origin(turn: Turn) -> Literal["threshold", "auto"]:
+    return "auto" if turn.compact_at is None else "threshold"
+
+
+def _limit(turn: Turn, held: GroupBudget) -> int | None:
+    """Tokens over which the request is compacted, the lower of the client's and the operator's; None: no threshold."""
+    own: Final = None if held.budget is None else held.budget.threshold
+    if turn.compact_at is None:
+        return own if held.settings.auto_compact else None
+    if turn.compact_at.tokens is None:
+        return own
+    return min_known(turn.compact_at.tokens, own if held.settings.auto_compact else None)
+
+
+def _must_stay(expansion: Expansion) -> bool:
+    """Whether there is next to nothing to summarise: one long request without an answer is not history yet.
+
+    Raises what the plan of a compaction raises.
+    """
+    plan: Final = plan_compaction(
+        classify_items(expansion.items), expansion.summaries, estimate_tokens, lambda _: Limits(recent=0, kept=None)
+    )
+    return sum(plan.sizes[place] for place in plan.forced) > plan.tokens * _CLEARLY_SMALLER
+
+
+def _fixed(measured: Measured, items: Sequence[RawItem]) -> Measured:
+    """The part of a request that no compaction makes shorter."""
+    stays: Final = [item.is_system or not item.is_history for item in classify_items(items)]
+    return replace(measured, items=[piece for piece, kept in zip(measured.items, stays, strict=False) if kept])

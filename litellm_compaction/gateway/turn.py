@@ -1,0 +1,45 @@
+"""An ordinary request between LiteLLM's hooks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from litellm_compaction.conversation.expansion import Expansion
+from litellm_compaction.conversation.measure import Measured
+from litellm_compaction.envelope.sealing import Caller
+from litellm_compaction.gateway.context_management import CompactAt
+from litellm_compaction.gateway.flights import Result
+
+# Where the pre-call hook leaves it. A client may send the key, never the type.
+TURN_KEY: Final = "litellm_compaction_turn"
+
+
+@dataclass(slots=True)
+class Turn:
+    """What the hooks know of one ordinary request.
+
+    `group` is the model group as LiteLLM routes it, `shown_model` the name the client sent, `expansion` the input with
+    this plugin's items opened. `compact_at`: the client's own wish. `native`: the backend compacts by itself.
+    """
+
+    group: str
+    shown_model: str
+    caller: Caller
+    expansion: Expansion
+    compact_at: CompactAt | None = None
+    native: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+    # What became of it. `measured` is the request as it was sent, `failure` why a wanted compaction is missing.
+    origin: Literal["threshold", "auto"] | None = None
+    result: Result | None = None
+    writer: str = ""
+    measured: Measured | None = None
+    answering_group: str = ""
+    failure: Exception | None = None
+
+    def headers(self) -> dict[str, str]:
+        """Response headers of an answer before which the input was compacted; none otherwise."""
+        if self.result is None or self.origin is None:
+            return {}
+        return {"x-litellm-compaction": self.origin, **self.result.headers(self.writer)}
