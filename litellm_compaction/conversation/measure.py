@@ -1,0 +1,356 @@
+"""A request as pieces to count: what of it a model reads as text, and what the rest costs.
+
+Runs for every request, so the common items have a short way of their own. Nothing in a body makes it fail: an odd shape
+is counted as its JSON. Not counted: ids, status, annotations; what `previous_response_id` and references point to.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from litellm_compaction.budget.counting import Piece, bound_tokens
+from litellm_compaction.conversation.content import IMAGE_TYPES
+from litellm_compaction.conversation.image_size import read_size
+
+# OpenAI's harmony format puts about so many tokens around a message, and around a call or its output.
+_MESSAGE_FRAMING: Final = 4
+_CALL_FRAMING: Final = 10
+# Anthropic's rule for images, between the bounds that providers scale them to.
+_PIXELS_PER_TOKEN: Final = 750
+_LEAST_IMAGE, _MOST_IMAGE, _UNREADABLE_IMAGE = 85, 1_600, 1_000
+# Four bytes a token; of a PDF and the like, whose bytes are mostly pictures and fonts, no more than twenty pages.
+_BYTES_PER_TOKEN: Final = 4
+_MOST_BINARY_FILE, _UNREADABLE_FILE = 32_000, 1_000
+# Ten tokens a second, 16 kB a second.
+_AUDIO_BYTES_PER_TOKEN: Final = 1_600
+# Codex' estimate of sealed reasoning: so much of the decoded bytes is not text.
+_SEALED_OVERHEAD: Final = 650
+# Values in JSON that take about 10 ms.
+_MANY_VALUES: Final = 10_000
+
+_DATA_URL: Final = re.compile(r"data:([^,]{0,200});base64,", re.IGNORECASE)
+_TEXT_MEDIA: Final = re.compile(r"text/|application/(json|xml|x?-?yaml|toml|javascript)|.*\+(json|xml)", re.IGNORECASE)
+_TEXT_PARTS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
+# Members of an item that no model is shown.
+_NOT_SHOWN: Final = frozenset({"type", "id", "call_id", "approval_request_id", "status", "created_by"})
+_TO_THE_SERVER: Final = frozenset({"configuration_update", "compaction_trigger"})
+_TOOL_MEMBERS: Final = ("namespace", "name", "arguments", "input")
+# What is read as content; of items not named here all that is shown is read as JSON.
+_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "message": ("content",),
+    "agent_message": ("content",),
+    "function_call": _TOOL_MEMBERS,
+    "custom_tool_call": _TOOL_MEMBERS,
+    "function_call_output": ("output",),
+    "custom_tool_call_output": ("output",),
+    "local_shell_call_output": ("output",),
+    "shell_call_output": ("output",),
+    "apply_patch_call_output": ("output",),
+    "computer_call_output": ("output",),
+}
+_NOTHING: Final = Piece((), 0)
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, skipkeys=True, default=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """`fixed`: instructions, tools, output schema; `items`: one for each item of `input` but tools, in order."""
+
+    fixed: Piece
+    items: list[Piece]
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return [self.fixed, *self.items]
+
+    @property
+    def bound(self) -> int:
+        """Tokens that the request has at most in a byte-level tokenizer."""
+        return bound_tokens(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A request with its plain items measured. The `odd` ones are left: their place in `items`, and they themselves."""
+
+    body: Mapping[str, Any]
+    items: list[Piece]
+    odd: list[tuple[int, object]]
+    tools: list[object]
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether the rest takes more than some milliseconds, which an event loop should not be held for."""
+        return _has_many([self.body.get("tools"), self.tools, [raw for _, raw in self.odd]])
+
+    def finish(self) -> Measured:
+        items: Final = self.items.copy()
+        for place, raw in self.odd:
+            items[place] = _read_odd(raw)
+        return Measured(_measure_fixed(self.body, self.tools), items)
+
+
+def measure_request(body: Mapping[str, Any]) -> Measured:
+    """The pieces of a /v1/responses body; the body stays as it is."""
+    return draft_request(body).finish()
+
+
+def draft_request(body: Mapping[str, Any]) -> Draft:
+    """The first step of measuring a body: fast, about a microsecond an item, whatever else is in it."""
+    given: Final = body.get("input")
+    items: Final[list[Piece]] = []
+    odd: Final[list[tuple[int, object]]] = []
+    tools: Final[list[object]] = []
+    for raw in given if isinstance(given, list | tuple) else [given] if given else []:
+        if isinstance(raw, dict):
+            kind = raw.get("type")
+            reader = _PLAIN.get(kind) if isinstance(kind, str) else None
+            piece = None if reader is None else reader(raw)
+            if piece is not None:
+                items.append(piece)
+                continue
+            if kind == "additional_tools":
+                tools.append(raw.get("tools"))
+                continue
+        odd.append((len(items), raw))
+        items.append(_NOTHING)
+    return Draft(body, items, odd, tools)
+
+
+def _measure_fixed(body: Mapping[str, Any], tools: list[object]) -> Piece:
+    texts: Final[list[str]] = []
+    extra = _read_content(body.get("instructions"), texts)
+    output: Final = body.get("text")
+    schema: Final = output.get("format") if isinstance(output, Mapping) else None
+    for value in (body.get("tools"), *tools, schema.get("schema") if isinstance(schema, Mapping) else None):
+        if value:
+            # Not stripped: tools hold no images, and come with every request.
+            _write_json(value, texts)
+    return _piece(texts, extra)
+
+
+def _plain_message(raw: Mapping[str, Any]) -> Piece | None:
+    content = raw.get("content")
+    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
+        part: Final = content[0]
+        content = part.get("text") if part.get("type") in _TEXT_PARTS else None
+    return Piece((content,), _MESSAGE_FRAMING) if isinstance(content, str) else None
+
+
+def _plain_call(raw: Mapping[str, Any]) -> Piece | None:
+    name, arguments = raw.get("name"), raw.get("arguments")
+    if isinstance(name, str) and isinstance(arguments, str) and "namespace" not in raw:
+        return Piece((name, arguments), _CALL_FRAMING)
+    return None
+
+
+def _plain_custom_call(raw: Mapping[str, Any]) -> Piece | None:
+    name, given = raw.get("name"), raw.get("input")
+    if isinstance(name, str) and isinstance(given, str) and "namespace" not in raw:
+        return Piece((name, given), _CALL_FRAMING)
+    return None
+
+
+def _plain_output(raw: Mapping[str, Any]) -> Piece | None:
+    output: Final = raw.get("output")
+    return Piece((output,), _CALL_FRAMING) if isinstance(output, str) else None
+
+
+def _plain_reasoning(raw: Mapping[str, Any]) -> Piece | None:
+    if raw.get("summary") or raw.get("content"):
+        return None
+    return Piece((), _MESSAGE_FRAMING + _count_sealed(raw))
+
+
+_PLAIN: Final[Mapping[str, Callable[[Mapping[str, Any]], Piece | None]]] = {
+    "message": _plain_message,
+    "function_call": _plain_call,
+    "function_call_output": _plain_output,
+    "custom_tool_call": _plain_custom_call,
+    "custom_tool_call_output": _plain_output,
+    "reasoning": _plain_reasoning,
+}
+
+
+def _read_odd(raw: object) -> Piece:
+    """A piece of any item, or of what stands where one should."""
+    texts: Final[list[str]] = []
+    if not isinstance(raw, Mapping):
+        return _piece(texts, _MESSAGE_FRAMING + _read_content(raw, texts))
+    given: Final = raw.get("type")
+    kind: Final = given if isinstance(given, str) else "message" if "role" in raw else ""
+    if kind in _TO_THE_SERVER:
+        return _NOTHING
+    if kind == "reasoning":
+        sealed: Final = _MESSAGE_FRAMING + _count_sealed(raw)
+        return _piece(texts, sealed + _read_members(raw, ("summary", "content"), texts))
+    if kind == "image_generation_call" and isinstance(raw.get("result"), str):
+        rest: Final = {key: value for key, value in raw.items() if key != "result"}
+        return _piece(texts, _CALL_FRAMING + _image_tokens(read_size(raw["result"])) + _read_shown(rest, texts))
+    members: Final = _MEMBERS.get(kind)
+    if members is None:
+        return _piece(texts, _CALL_FRAMING + _read_shown(raw, texts))
+    return _piece(texts, _CALL_FRAMING + _read_members(raw, members, texts))
+
+
+def _piece(texts: list[str], extra: int) -> Piece:
+    return Piece(tuple(texts), extra)
+
+
+def _read_members(raw: Mapping[str, Any], members: tuple[str, ...], texts: list[str]) -> int:
+    return sum([_read_content(raw.get(member), texts) for member in members])
+
+
+def _read_shown(raw: Mapping[str, Any], texts: list[str]) -> int:
+    shown: Final = {key: value for key, value in raw.items() if key not in _NOT_SHOWN}
+    return _read_json(shown, texts) if shown else 0
+
+
+def _count_sealed(raw: Mapping[str, Any]) -> int:
+    sealed: Final = raw.get("encrypted_content")
+    if not isinstance(sealed, str):
+        return 0
+    return -(-max(0, len(sealed) * 3 // 4 - _SEALED_OVERHEAD) // _BYTES_PER_TOKEN)
+
+
+def _read_content(content: object, texts: list[str]) -> int:
+    """Adds the texts of content, wherever it stands, and gives the tokens of the rest."""
+    if isinstance(content, str):
+        texts.append(content)
+        return 0
+    if content is None:
+        return 0
+    extra = 0
+    for part in content if isinstance(content, list | tuple) else (content,):
+        if isinstance(part, dict):
+            text = part.get("text")
+            if isinstance(text, str) and part.get("type", "text") in _TEXT_PARTS:
+                texts.append(text)
+            else:
+                extra += _read_part(part, texts)
+        elif isinstance(part, str):
+            texts.append(part)
+        else:
+            extra += _read_json(part, texts)
+    return extra
+
+
+def _read_part(part: Mapping[str, Any], texts: list[str]) -> int:
+    kind: Final = part.get("type")
+    if kind == "refusal" and isinstance(part.get("refusal"), str):
+        texts.append(part["refusal"])
+        return 0
+    if isinstance(kind, str) and kind in IMAGE_TYPES:
+        return _count_image(part)
+    if kind == "input_file":
+        return _count_file(part, texts)
+    audio: Final = part.get("input_audio")
+    if kind == "input_audio" and isinstance(audio, Mapping) and isinstance(audio.get("data"), str):
+        return -(-len(audio["data"]) * 3 // 4 // _AUDIO_BYTES_PER_TOKEN)
+    return _read_json(part, texts)
+
+
+def _count_image(part: Mapping[str, Any]) -> int:
+    given: Final = part.get("image_url")
+    image: Final = given if isinstance(given, Mapping) else {"url": given, "detail": part.get("detail")}
+    if image.get("detail") == "low":
+        return _LEAST_IMAGE
+    url: Final = image.get("url")
+    found: Final = _DATA_URL.match(url) if isinstance(url, str) else None
+    return _UNREADABLE_IMAGE if found is None else _image_tokens(read_size(found.string, found.end()))
+
+
+def _image_tokens(size: tuple[int, int] | None) -> int:
+    if size is None:
+        return _UNREADABLE_IMAGE
+    return min(_MOST_IMAGE, max(_LEAST_IMAGE, -(-size[0] * size[1] // _PIXELS_PER_TOKEN)))
+
+
+def _count_file(part: Mapping[str, Any], texts: list[str]) -> int:
+    name, data = part.get("filename"), part.get("file_data")
+    if isinstance(name, str):
+        texts.append(name)
+    return _count_data(data) if isinstance(data, str) else _UNREADABLE_FILE
+
+
+def _count_data(data: str) -> int:
+    """Tokens of a file or an image as a data URL; bare base64 is a file of an unknown kind."""
+    found: Final = _DATA_URL.match(data)
+    start: Final = found.end() if found else 0
+    media: Final = found.group(1) if found else ""
+    if media[:6].lower() == "image/":
+        return _image_tokens(read_size(data, start))
+    tokens: Final = -(-(len(data) - start) * 3 // 4 // _BYTES_PER_TOKEN)
+    return tokens if _TEXT_MEDIA.match(media) else min(tokens, _MOST_BINARY_FILE)
+
+
+def _read_json(value: object, texts: list[str]) -> int:
+    """Adds a value as its JSON, without what is no text in it, and gives the tokens of that."""
+    sizes: Final[list[int]] = []
+    try:
+        stripped: Final = _strip(value, sizes)
+    except RecursionError:
+        return _read_leaves(value, texts)
+    _write_json(stripped, texts)
+    return sum(sizes)
+
+
+def _write_json(value: object, texts: list[str]) -> None:
+    try:
+        # C's encoder lets no other thread run until it is done; Python's does.
+        texts.append("".join(_JSON.iterencode(value)) if _has_many(value) else _JSON.encode(value))
+    except (RecursionError, ValueError):
+        _read_leaves(value, texts)
+
+
+def _strip(value: object, sizes: list[int]) -> object:
+    if isinstance(value, str):
+        if value[:5].lower() != "data:" or not _DATA_URL.match(value):
+            return value
+        sizes.append(_count_data(value))
+        return ""
+    if isinstance(value, dict):
+        kind: Final = value.get("type")
+        if isinstance(kind, str) and kind in IMAGE_TYPES:
+            sizes.append(_count_image(value))
+            return None
+        return {key: _strip_member(key, entry, sizes) for key, entry in value.items()}
+    return [_strip(entry, sizes) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def _strip_member(key: object, value: object, sizes: list[int]) -> object:
+    if key != "encrypted_content" or not isinstance(value, str):
+        return _strip(value, sizes)
+    sizes.append(-(-len(value) * 3 // 4 // _BYTES_PER_TOKEN))
+    return ""
+
+
+def _read_leaves(value: object, texts: list[str]) -> int:
+    """Of what is deeper than Python goes, or holds itself: the keys and values as they come."""
+    seen: Final[set[int]] = set()
+    rest = [value]
+    while rest:
+        entry = rest.pop()
+        if isinstance(entry, str):
+            texts.append(entry)
+        elif not isinstance(entry, dict | list | tuple):
+            texts.append(str(entry))
+        elif id(entry) not in seen:
+            seen.add(id(entry))
+            rest += [*entry.keys(), *entry.values()] if isinstance(entry, dict) else entry
+    return 0
+
+
+def _has_many(value: object) -> bool:
+    count = 0
+    rest = [value]
+    while rest and count <= _MANY_VALUES:
+        entry = rest.pop()
+        entries = entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list | tuple) else ()
+        count += len(entries)
+        rest += entries
+    return count > _MANY_VALUES
