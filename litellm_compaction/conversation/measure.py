@@ -38,11 +38,12 @@ _TEXT_PARTS: Final = ("input_text", "output_text", "text", "summary_text", "reas
 # Members of an item that no model is shown.
 _NOT_SHOWN: Final = frozenset({"type", "id", "call_id", "approval_request_id", "status", "created_by"})
 _TO_THE_SERVER: Final = frozenset({"configuration_update", "compaction_trigger"})
+_MESSAGE_MEMBERS: Final = ("content",)
 _TOOL_MEMBERS: Final = ("namespace", "name", "arguments", "input")
 # What is read as content; of items not named here all that is shown is read as JSON.
 _MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "message": ("content",),
-    "agent_message": ("content",),
+    "message": _MESSAGE_MEMBERS,
+    "agent_message": _MESSAGE_MEMBERS,
     "function_call": _TOOL_MEMBERS,
     "custom_tool_call": _TOOL_MEMBERS,
     "function_call_output": ("output",),
@@ -108,7 +109,7 @@ def draft_request(body: Mapping[str, Any]) -> Draft:
     for raw in given if isinstance(given, list | tuple) else [given] if given else []:
         if isinstance(raw, dict):
             kind = raw.get("type")
-            reader = _PLAIN.get(kind) if isinstance(kind, str) else None
+            reader = _PLAIN.get(kind) if isinstance(kind, str) else _plain_message if "role" in raw else None
             piece = None if reader is None else reader(raw)
             if piece is not None:
                 items.append(piece)
@@ -194,7 +195,8 @@ def _read_odd(raw: object) -> Piece:
     members: Final = _MEMBERS.get(kind)
     if members is None:
         return _piece(texts, _CALL_FRAMING + _read_shown(raw, texts))
-    return _piece(texts, _CALL_FRAMING + _read_members(raw, members, texts))
+    framing: Final = _MESSAGE_FRAMING if members == _MESSAGE_MEMBERS else _CALL_FRAMING
+    return _piece(texts, framing + _read_members(raw, members, texts))
 
 
 def _piece(texts: list[str], extra: int) -> Piece:
