@@ -27,7 +27,7 @@ TABLE: list[Row] = [
         "Only one 'compaction_trigger' item may be provided.",
     ),
     (errors.TriggerOnCompact(), 400, "invalid_request_error", None, "input", "/v1/responses"),
-    (errors.TriggerNotSupportedHere(), 400, "invalid_request_error", None, "input", "HTTP POST"),
+    (errors.CompactionNotSupportedHere(), 400, "invalid_request_error", None, "input", "HTTP POST"),
     (errors.NothingToCompact(), 400, "invalid_request_error", "missing_required_parameter", "input", "nothing"),
     (errors.InvalidInput("no list"), 400, "invalid_request_error", "invalid_type", "input", "no list"),
     (

@@ -4,6 +4,7 @@ the answer where the request was compacted on the way. Without either it passes 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from enum import Enum
 from typing import Any, Final
 
 from litellm.types.llms.openai import InputTokensDetails, OutputTokensDetails, ResponseAPIUsage, ResponsesAPIResponse
@@ -59,7 +60,7 @@ class Answers:
         item_number: int | None = None
         try:
             async for event in events:
-                kind = str(getattr(event, "type", ""))
+                kind = _kind(event)
                 if turn.result is not None and item_number is None and kind not in _OPENING:
                     item_number = number + 1
                     for item_event in _item_events(turn.result, item_number):
@@ -101,6 +102,12 @@ class Answers:
             output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
             total_tokens=given + written,
         )
+
+
+def _kind(event: Any) -> str:
+    """An event's type; LiteLLM's Enum neither writes nor hashes like the string it is."""
+    kind: Final = getattr(event, "type", "")
+    return str(kind.value if isinstance(kind, Enum) else kind)
 
 
 def _plain(item: Any) -> Mapping[str, Any]:

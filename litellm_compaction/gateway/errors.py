@@ -30,17 +30,21 @@ class CompactionProxyException(ProxyException):
         return dict(self.error.body())
 
 
-class SubstitutedError(CompactionProxyException, HTTPException):  # type: ignore[misc]  # both have `headers`
+class _Unset:
+    """Keeps ProxyException's constructor from reaching HTTPException's, which takes a status where it has a message."""
+
+    def __init__(self, message: str) -> None:
+        Exception.__init__(self, message)  # type: ignore[arg-type]  # whatever this is mixed into is one
+
+
+class SubstitutedError(CompactionProxyException, _Unset, HTTPException):  # type: ignore[misc]  # both have `headers`
     """The same in the failure hook, where LiteLLM takes nothing but an HTTPException in place of a backend's error, and
     then looks for a ProxyException first."""
 
-    @property
-    def status_code(self) -> int:  # type: ignore[override]  # HTTPException sets it, in a constructor not called here
-        return self.error.status
-
-    @property
-    def detail(self) -> str:  # type: ignore[override]  # the same
-        return self.error.message
+    def __init__(self, error: CompactionError) -> None:
+        super().__init__(error)
+        self.status_code = error.status
+        self.detail = error.message
 
 
 class StreamRefused(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from litellm.exceptions import MidStreamFallbackError
@@ -15,6 +16,11 @@ from litellm_compaction.gateway.router import overflow_of
 from litellm_compaction.gateway.turn import Turn
 
 _SHOWN_CHARACTERS: Final = 500
+# What LiteLLM puts around a backend's message: its classes before it, advice behind it.
+_LITELLMS_WORDS: Final = re.compile(
+    r"\A(?:(?:litellm\.)?\w+(?:Error|Exception): )*(?:\w+Exception - )?|\nmodel=[^\n]*context_window_fallbacks=.*\Z",
+    re.DOTALL,
+)
 # An error longer than this may hold a part of the request.
 _ECHO_CHARACTERS: Final = 600
 
@@ -34,8 +40,8 @@ class Overflows:
         if refusal is None or _is_echo(refusal, original, turn):
             return None
         self._windows.learn(turn.answering_group or turn.group, refusal.limit)
-        words: Final = without_router_words(str(getattr(original, "message", original)))[:_SHOWN_CHARACTERS]
-        return ContextLengthExceeded(f"The backend refused it: {words}")
+        words: Final = _LITELLMS_WORDS.sub("", without_router_words(str(getattr(original, "message", original))))
+        return ContextLengthExceeded(f"The backend refused it: {words[:_SHOWN_CHARACTERS]}")
 
 
 def _original(error: Exception) -> Exception:

@@ -33,7 +33,7 @@ from litellm_compaction.compaction.answer import Usage
 from litellm_compaction.compaction.extend import extend_payload
 from litellm_compaction.compaction.plan import Limits, plan_compaction
 from litellm_compaction.conversation.expansion import Expansion
-from litellm_compaction.conversation.items import RawItem, classify_items, normalize_input
+from litellm_compaction.conversation.items import Kind, RawItem, classify_items, normalize_input
 from litellm_compaction.conversation.measure import Measured
 from litellm_compaction.envelope.sealing import open_item
 from litellm_compaction.errors import CompactionError
@@ -299,5 +299,13 @@ def _must_stay(expansion: Expansion) -> bool:
 
 def _fixed(measured: Measured, items: Sequence[RawItem]) -> Measured:
     """The part of a request that no compaction makes shorter."""
-    stays: Final = [item.is_system or not item.is_history for item in classify_items(items)]
-    return replace(measured, items=[piece for piece, kept in zip(measured.items, stays, strict=False) if kept])
+    # Tools that travel among the items are in the fixed part already.
+    counted: Final = [item for item in classify_items(items) if item.kind is not Kind.TOOLS]
+    return replace(
+        measured,
+        items=[
+            piece
+            for piece, item in zip(measured.items, counted, strict=True)
+            if item.is_system or not item.is_history
+        ],
+    )

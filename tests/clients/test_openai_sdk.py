@@ -10,8 +10,8 @@ import openai
 import pytest
 from openai.types.responses import CompactedResponse, ResponseCompletedEvent, ResponseOutputItemDoneEvent
 
-from tests.support.backend import ScriptedBackend, Summary, Text, request_text
-from tests.support.bodies import HISTORY, TRIGGER, output, user
+from tests.support.backend import Failure, ScriptedBackend, Summary, Text, request_text
+from tests.support.bodies import HISTORY, TRIGGER, assistant, output, user
 from tests.support.proxy import MASTER_KEY, LiveProxy
 
 # The SDK types the user's messages of a compacted window as output messages and warns of it when it sends them back.
@@ -222,3 +222,45 @@ def test_failure_status_is_the_operators(
         calls[door]()
     assert (raised.value.code, raised.value.param, raised.value.type) == ("compaction_failed", None, "api_error")
     assert 1 <= len(backend.requests) <= 3
+
+
+def long_history(mark: str) -> list[Any]:
+    return [user(f"the task {mark}"), assistant("word " * 1_500), NEXT]
+
+
+def test_context_management(client: openai.OpenAI, backend: ScriptedBackend) -> None:
+    """The SDK's own parameter: the typed item first, the answer after it; its output goes back as it came."""
+    backend.script(Summary(FACT), Text("heron"), Text("heron again"))
+    items = long_history(f"{uuid.uuid4()}")
+    wish: Any = [{"type": "compaction", "compact_threshold": 1_000}]
+    answer = client.responses.create(model="local-model", input=as_input(*items), context_management=wish)
+    assert [item.type for item in answer.output] == ["compaction", "message"]
+    assert answer.output_text == "heron"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == 135
+    following = as_input(*items, *answer.output, user("again?"))
+    again = client.responses.create(model="local-model", input=following, context_management=wish)
+    assert [item.type for item in again.output] == ["message"]
+    assert FACT in request_text(backend.requests[-1])
+    assert "word word" not in request_text(backend.requests[-1])
+
+
+def test_context_management_streamed(client: openai.OpenAI, backend: ScriptedBackend) -> None:
+    """The SDK's stream accumulates the answer behind the item."""
+    backend.script(Summary(FACT), Text("heron"))
+    wish: Any = [{"type": "compaction", "compact_threshold": 1_000}]
+    items = as_input(*long_history(f"{uuid.uuid4()}"))
+    with client.responses.stream(model="local-model", input=items, context_management=wish) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [item.type for item in final.output] == ["compaction", "message"]
+    assert final.output_text == "heron"
+
+
+def test_too_long_is_typed(client: openai.OpenAI, backend: ScriptedBackend) -> None:
+    """A backend's overflow arrives with the code that programs look for."""
+    backend.script(Failure(400, {"message": "request (9000 tokens) exceeds the available context size (3000 tokens)"}))
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(model="local-model", input="hello")
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")

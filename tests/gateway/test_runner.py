@@ -12,9 +12,10 @@ from litellm_compaction.budget.limits import ModelLimits
 from litellm_compaction.compaction.plan import Limits
 from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.envelope.sealing import Caller, KeyRing
+from litellm_compaction.gateway.budgets import Windows
 from litellm_compaction.gateway.pending import Pending
 from litellm_compaction.gateway.responses import Frame
-from litellm_compaction.gateway.runner import Windows, kept_limits, write_key
+from litellm_compaction.gateway.runner import kept_limits, write_key
 from litellm_compaction.settings import Settings
 from tests.support.bodies import assistant, user
 

@@ -22,6 +22,7 @@ from tests.support.rules import OVERFLOW, Json, RefusedError, check_chat_request
 __all__ = [
     "SUMMARY_TOOL",
     "Answering",
+    "BrokenStream",
     "CutBody",
     "Drip",
     "Failure",
@@ -110,6 +111,14 @@ class Drip:
     gate: threading.Event
 
 
+@dataclass(frozen=True)
+class BrokenStream:
+    """A stream that begins with some words and ends with an error inside of it."""
+
+    text: str
+    error: Mapping[str, Any]
+
+
 Reply = Summary | Text | JsonText | ToolCall
 
 
@@ -121,7 +130,7 @@ class Gated:
     gate: threading.Event
 
 
-Step = Reply | Failure | Hangup | Gated | CutBody | Drip
+Step = Reply | Failure | Hangup | Gated | CutBody | Drip | BrokenStream
 Answering = Callable[[Json], Step]
 
 
@@ -324,6 +333,10 @@ def _handler_for(backend: ScriptedBackend) -> type[BaseHTTPRequestHandler]:
                 _hang_up(self)
             elif isinstance(step, CutBody | Drip):
                 _send_badly(self, step, json.dumps(write_completion(step.step, body["model"])).encode())
+            elif isinstance(step, BrokenStream):
+                begun = [json.dumps(chunk) for chunk in write_chunks(Text(step.text), body["model"])][0]
+                text = "".join(f"data: {frame}\n\n" for frame in (begun, json.dumps({"error": dict(step.error)})))
+                self._send(200, text, {"content-type": "text/event-stream"})
             elif isinstance(step, Failure):
                 self._send(step.status, json.dumps({"error": dict(step.error)}), step.headers)
             elif body.get("stream"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.backend import Failure, ScriptedBackend, Text, ToolCall
+from tests.support.backend import BrokenStream, Failure, ScriptedBackend, Text, ToolCall
 from tests.support.bodies import MODELS, Json, assistant, user
 from tests.support.proxy import LiveProxy, base_config, running_proxy
 
@@ -32,7 +32,11 @@ def gateway(shared_backend: ScriptedBackend) -> Iterator[LiveProxy]:
     for name, (settings, info) in {**GROUPS, "falls-back": GROUPS["small"], "two": GROUPS["large"]}.items():
         entry = {"model_name": name, "litellm_params": params, "model_info": {**info, "compaction": settings}}
         config["model_list"].append(entry)
-    smaller = {"model_name": "two", "litellm_params": {**params, "api_key": "y"}, "model_info": {"max_input_tokens": 8_192}}
+    smaller = {
+        "model_name": "two",
+        "litellm_params": {**params, "api_key": "y"},
+        "model_info": {"max_input_tokens": 8_192},
+    }
     config["model_list"].append(smaller)
     with running_proxy(config) as proxy:
         yield proxy
@@ -89,7 +93,11 @@ def test_what_cannot_fit_is_refused_before_any_backend(
     response = gateway.post("/v1/responses", {"model": model, "input": long_input(8_000), "stream": stream})
     assert response.status_code == 400, response.text
     error = response.json()["error"]
-    assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", "context_length_exceeded", "input")
+    assert (error["type"], error["code"], error["param"]) == (
+        "invalid_request_error",
+        "context_length_exceeded",
+        "input",
+    )
     assert "exceeds the context window of this model" in error["message"]
     assert "8192" in error["message"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -164,6 +172,19 @@ def test_a_backends_own_overflow(
     assert error["message"].split(".")[0] in told["message"]
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_a_backends_overflow_inside_a_stream(proxy: LiveProxy, backend: ScriptedBackend, model: str) -> None:
+    """After the first words: `error` and `response.failed` with the same code, numbered without gaps."""
+    backend.script(BrokenStream("some words", WORDINGS["vllm"][1]))
+    events = proxy.stream("/v1/responses", {"model": model, "input": "hello", "stream": True})
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+    told, failed = events[-2]["error"], events[-1]["response"]
+    assert told["code"] == failed["error"]["code"] == "context_length_exceeded"
+    assert failed["status"] == "failed"
+    assert told["message"].endswith(f"The backend refused it: {WORDINGS['vllm'][1]['message']}")
+
+
 @pytest.mark.parametrize(
     ("status", "message"), [(400, "invalid temperature"), (429, "slow down"), (500, "boom"), (401, "no")]
 )
@@ -234,29 +255,37 @@ MALFORMED: dict[str, tuple[str, str, str | None, str]] = {  # JSON, param, code,
         '[{"type":"compaction","compact_threshold":999}]',
         "context_management[0].compact_threshold",
         "integer_below_min_value",
-        "Invalid 'context_management[0].compact_threshold': integer below minimum value. Expected a value >= 1000, but "
-        "got 999 instead.",
+        (
+            "Invalid 'context_management[0].compact_threshold': integer below minimum value. Expected a value >= 1000, but "
+            "got 999 instead."
+        ),
     ),
     "zero": (
         '[{"type":"compaction","compact_threshold":0}]',
         "context_management[0].compact_threshold",
         "integer_below_min_value",
-        "Invalid 'context_management[0].compact_threshold': integer below minimum value. Expected a value >= 1000, but "
-        "got 0 instead.",
+        (
+            "Invalid 'context_management[0].compact_threshold': integer below minimum value. Expected a value >= 1000, but "
+            "got 0 instead."
+        ),
     ),
     "empty": (
         "[]",
         "context_management",
         "empty_array",
-        "Invalid 'context_management': empty array. Expected an array with minimum length 1, but got an empty array "
-        "instead.",
+        (
+            "Invalid 'context_management': empty array. Expected an array with minimum length 1, but got an empty array "
+            "instead."
+        ),
     ),
     "decimal": (
         '[{"type":"compaction","compact_threshold":1000.0}]',
         "context_management[0].compact_threshold",
         "invalid_type",
-        "Invalid type for 'context_management[0].compact_threshold': expected an integer, but got a decimal number "
-        "instead.",
+        (
+            "Invalid type for 'context_management[0].compact_threshold': expected an integer, but got a decimal number "
+            "instead."
+        ),
     ),
     "string-threshold": (
         '[{"type":"compaction","compact_threshold":"1000"}]',
@@ -312,7 +341,14 @@ MALFORMED: dict[str, tuple[str, str, str | None, str]] = {  # JSON, param, code,
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("value", "param", "code", "message"), MALFORMED.values(), ids=MALFORMED)
 def test_malformed_context_management(
-    gateway: LiveProxy, backend: ScriptedBackend, value: str, param: str, code: str | None, message: str, *, stream: bool
+    gateway: LiveProxy,
+    backend: ScriptedBackend,
+    value: str,
+    param: str,
+    code: str | None,
+    message: str,
+    *,
+    stream: bool,
 ) -> None:
     """Refused as OpenAI does, to the letter, before anything is sent."""
     asked = {"model": "small", "input": "hello", "stream": stream, "context_management": json.loads(value)}

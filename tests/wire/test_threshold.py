@@ -1,4 +1,4 @@
-"""Compaction without a trigger: at a threshold of the client's or the operator's, the item first, the answer after it."""
+"""Compaction without a trigger, at a threshold of the client's or the operator's: the item first, then the answer."""
 
 from __future__ import annotations
 
@@ -83,7 +83,12 @@ def test_item_first_then_the_answer(gateway: LiveProxy, backend: ScriptedBackend
 def test_streamed(gateway: LiveProxy, backend: ScriptedBackend, model: str) -> None:
     """Streamed: the item's two events after the opening ones, everything else shifted by one, numbers without gaps."""
     backend.script(Summary("SUM", usage=SPENT), Text("done", usage=(50, 7)))
-    asked = {"model": model, "input": session(2_000, f"stream {model}"), "context_management": at(1_000), "stream": True}
+    asked = {
+        "model": model,
+        "input": session(2_000, f"stream {model}"),
+        "context_management": at(1_000),
+        "stream": True,
+    }
     events = gateway.stream("/v1/responses", asked)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert [event["type"] for event in events[:5]] == [
@@ -291,7 +296,7 @@ def test_a_failed_compaction_that_fits_is_served(gateway: LiveProxy, backend: Sc
 
 def test_a_failed_compaction_that_does_not_fit_is_an_error(gateway: LiveProxy, backend: ScriptedBackend) -> None:
     """Where the window does not hold the input either, the client is told what went wrong."""
-    backend.script(*[Failure(500, {"message": "boom"})] * 3)
+    backend.script(Failure(500, {"message": "boom"}))
     response = gateway.post("/v1/responses", {"model": "auto", "input": session(9_000, "error")})
     assert (response.status_code, response.json()["error"]["code"]) == (400, "compaction_failed"), response.text
 

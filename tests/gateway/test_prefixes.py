@@ -1,0 +1,106 @@
+"""Summaries of prefixes and marks on conversations that cannot be made smaller."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from litellm_compaction.conversation.expansion import Expansion
+from litellm_compaction.envelope.sealing import Caller, KeyRing
+from litellm_compaction.gateway.pending import Pending, new_frame
+from litellm_compaction.gateway.prefixes import Prefixes, digest_prefixes
+from litellm_compaction.gateway.store import LOCAL, Store
+from litellm_compaction.settings import Settings
+from tests.support.bodies import assistant, user
+
+RING = KeyRing(["a secret"])
+ITEMS: list[Any] = [user("one"), assistant("two"), user("three")]
+
+
+def pending(**changes: Any) -> Pending:
+    settings = Settings.model_validate({})
+    base = Pending(
+        origin="auto",
+        stream=False,
+        model="m",
+        settings=settings,
+        writer_settings=settings,
+        ring=RING,
+        caller=Caller("k", "t", "u"),
+        expansion=Expansion(ITEMS, ()),
+        frame=new_frame("m"),
+    )
+    return replace(base, **changes)
+
+
+def prefixes(now: list[float]) -> Prefixes:
+    return Prefixes(Store(LOCAL, lambda: RING, lambda: now[0]))
+
+
+def test_a_prefix_has_one_digest_whatever_follows() -> None:
+    """Digests of the first items are those of a longer conversation's first items."""
+    longer = digest_prefixes(pending(), [*ITEMS, user("four")])
+    assert longer[:3] == digest_prefixes(pending(), ITEMS)
+    assert len(set(longer)) == 4
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "caller": {"caller": Caller("other", "t", "u")},
+    "team": {"caller": Caller("k", "other", "u")},
+    "model": {"model": "other"},
+    "settings": {"settings": Settings.model_validate({"summary_role": "developer"})},
+    "writer": {"writer_settings": Settings.model_validate({"oversize": "trim"})},
+    "keys": {"ring": KeyRing(["another secret"])},
+}
+
+
+@pytest.mark.parametrize("changes", OTHERS.values(), ids=OTHERS)
+def test_anothers_prefix_is_another(changes: dict[str, Any]) -> None:
+    """Who asks, the model, the settings and the keys are part of what is remembered."""
+    assert not set(digest_prefixes(pending(), ITEMS)) & set(digest_prefixes(pending(**changes), ITEMS))
+
+
+def test_origin_makes_no_difference() -> None:
+    """What `auto` summarised serves a client that asks by itself."""
+    assert digest_prefixes(pending(), ITEMS) == digest_prefixes(pending(origin="threshold"), ITEMS)
+
+
+async def test_the_longest_known_prefix_is_found() -> None:
+    """Of several the one that covers most, with how many items it covers."""
+    known = prefixes([0.0])
+    digests = digest_prefixes(pending(), [*ITEMS, user("four")])
+    assert await known.find(digests) is None
+    await known.remember(digests[0], "first")
+    await known.remember(digests[2], "third")
+    assert await known.find(digests) == (3, "third")
+    assert await known.find(digests[:2]) == (1, "first")
+    assert await known.find([]) is None
+
+
+async def test_summaries_last_a_day_and_marks_ten_minutes() -> None:
+    """After that the conversation is like any other."""
+    now = [0.0]
+    known = prefixes(now)
+    digests = digest_prefixes(pending(), ITEMS)
+    await known.remember(digests[2], "content")
+    await known.mark_stuck(digests[2], 1_000)
+    now[0] = 599.0
+    assert await known.is_stuck(digests, 1_000)
+    now[0] = 601.0
+    assert not await known.is_stuck(digests, 1_000)
+    now[0] = 86_399.0
+    assert await known.find(digests) is not None
+    now[0] = 86_401.0
+    assert await known.find(digests) is None
+
+
+async def test_a_conversation_that_has_grown_is_tried_again() -> None:
+    """A mark holds until there is a quarter more than when it was made."""
+    known = prefixes([0.0])
+    digests = digest_prefixes(pending(), [*ITEMS, user("four")])
+    await known.mark_stuck(digests[2], 1_000)
+    assert await known.is_stuck(digests, 1_249)
+    assert not await known.is_stuck(digests, 1_250)
+    assert not await known.is_stuck(digests[:2], 1_000)
