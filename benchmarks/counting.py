@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.measure import compare
 from benchmarks.policy import make_items
-from litellm_compaction.conversation.measure import draft_request, measure_request
+from litellm_compaction.conversation.measure import measure_request
 from litellm_compaction.gateway.counting import RequestCounter
 from litellm_compaction.gateway.profiles import load_encoding
 
@@ -103,7 +103,6 @@ def _steps(runner: asyncio.Runner, body: str) -> dict[str, Callable[[Body], obje
         "warm: nothing new": lambda data: runner.run(_count(counter, data)),
         "measure": measure_request,
         "byte bound alone": lambda data: measure_request(data).bound,
-        "is the rest heavy": lambda data: draft_request(data).is_heavy,
         "cold: measure and count": lambda data: runner.run(_count(RequestCounter(), data)),
     }
 

@@ -7,7 +7,6 @@ is counted as its JSON. Not counted: ids, status, annotations; what `previous_re
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,25 +14,24 @@ from typing import Any, Final
 from litellm_compaction.budget.counting import Piece, bound_tokens
 from litellm_compaction.conversation.content import IMAGE_TYPES
 from litellm_compaction.conversation.image_size import read_size
+from litellm_compaction.conversation.media import (
+    UNREADABLE_FILE,
+    count_audio,
+    count_data,
+    count_image,
+    count_pixels,
+    is_data_url,
+)
 
 # OpenAI's harmony format puts about so many tokens around a message, and around a call or its output.
 _MESSAGE_FRAMING: Final = 4
 _CALL_FRAMING: Final = 10
-# Anthropic's rule for images, between the bounds that providers scale them to.
-_PIXELS_PER_TOKEN: Final = 750
-_LEAST_IMAGE, _MOST_IMAGE, _UNREADABLE_IMAGE = 85, 1_600, 1_000
-# Four bytes a token; of a PDF and the like, whose bytes are mostly pictures and fonts, no more than twenty pages.
 _BYTES_PER_TOKEN: Final = 4
-_MOST_BINARY_FILE, _UNREADABLE_FILE = 32_000, 1_000
-# Ten tokens a second, 16 kB a second.
-_AUDIO_BYTES_PER_TOKEN: Final = 1_600
 # Codex' estimate of sealed reasoning: so much of the decoded bytes is not text.
 _SEALED_OVERHEAD: Final = 650
 # Values in JSON that take about 10 ms.
 _MANY_VALUES: Final = 10_000
 
-_DATA_URL: Final = re.compile(r"data:([^,]{0,200});base64,", re.IGNORECASE)
-_TEXT_MEDIA: Final = re.compile(r"text/|application/(json|xml|x?-?yaml|toml|javascript)|.*\+(json|xml)", re.IGNORECASE)
 _TEXT_PARTS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
 # Members of an item that no model is shown.
 _NOT_SHOWN: Final = frozenset({"type", "id", "call_id", "approval_request_id", "status", "created_by"})
@@ -191,7 +189,7 @@ def _read_odd(raw: object) -> Piece:
         return _piece(texts, sealed + _read_members(raw, ("summary", "content"), texts))
     if kind == "image_generation_call" and isinstance(raw.get("result"), str):
         rest: Final = {key: value for key, value in raw.items() if key != "result"}
-        return _piece(texts, _CALL_FRAMING + _image_tokens(read_size(raw["result"])) + _read_shown(rest, texts))
+        return _piece(texts, _CALL_FRAMING + count_pixels(read_size(raw["result"])) + _read_shown(rest, texts))
     members: Final = _MEMBERS.get(kind)
     if members is None:
         return _piece(texts, _CALL_FRAMING + _read_shown(raw, texts))
@@ -247,47 +245,20 @@ def _read_part(part: Mapping[str, Any], texts: list[str]) -> int:
         texts.append(part["refusal"])
         return 0
     if isinstance(kind, str) and kind in IMAGE_TYPES:
-        return _count_image(part)
+        return count_image(part)
     if kind == "input_file":
         return _count_file(part, texts)
     audio: Final = part.get("input_audio")
     if kind == "input_audio" and isinstance(audio, Mapping) and isinstance(audio.get("data"), str):
-        return -(-len(audio["data"]) * 3 // 4 // _AUDIO_BYTES_PER_TOKEN)
+        return count_audio(audio["data"])
     return _read_json(part, texts)
-
-
-def _count_image(part: Mapping[str, Any]) -> int:
-    given: Final = part.get("image_url")
-    image: Final = given if isinstance(given, Mapping) else {"url": given, "detail": part.get("detail")}
-    if image.get("detail") == "low":
-        return _LEAST_IMAGE
-    url: Final = image.get("url")
-    found: Final = _DATA_URL.match(url) if isinstance(url, str) else None
-    return _UNREADABLE_IMAGE if found is None else _image_tokens(read_size(found.string, found.end()))
-
-
-def _image_tokens(size: tuple[int, int] | None) -> int:
-    if size is None:
-        return _UNREADABLE_IMAGE
-    return min(_MOST_IMAGE, max(_LEAST_IMAGE, -(-size[0] * size[1] // _PIXELS_PER_TOKEN)))
 
 
 def _count_file(part: Mapping[str, Any], texts: list[str]) -> int:
     name, data = part.get("filename"), part.get("file_data")
     if isinstance(name, str):
         texts.append(name)
-    return _count_data(data) if isinstance(data, str) else _UNREADABLE_FILE
-
-
-def _count_data(data: str) -> int:
-    """Tokens of a file or an image as a data URL; bare base64 is a file of an unknown kind."""
-    found: Final = _DATA_URL.match(data)
-    start: Final = found.end() if found else 0
-    media: Final = found.group(1) if found else ""
-    if media[:6].lower() == "image/":
-        return _image_tokens(read_size(data, start))
-    tokens: Final = -(-(len(data) - start) * 3 // 4 // _BYTES_PER_TOKEN)
-    return tokens if _TEXT_MEDIA.match(media) else min(tokens, _MOST_BINARY_FILE)
+    return count_data(data) if isinstance(data, str) else UNREADABLE_FILE
 
 
 def _read_json(value: object, texts: list[str]) -> int:
@@ -311,14 +282,14 @@ def _write_json(value: object, texts: list[str]) -> None:
 
 def _strip(value: object, sizes: list[int]) -> object:
     if isinstance(value, str):
-        if value[:5].lower() != "data:" or not _DATA_URL.match(value):
+        if not is_data_url(value):
             return value
-        sizes.append(_count_data(value))
+        sizes.append(count_data(value))
         return ""
     if isinstance(value, dict):
         kind: Final = value.get("type")
         if isinstance(kind, str) and kind in IMAGE_TYPES:
-            sizes.append(_count_image(value))
+            sizes.append(count_image(value))
             return None
         return {key: _strip_member(key, entry, sizes) for key, entry in value.items()}
     return [_strip(entry, sizes) for entry in value] if isinstance(value, list | tuple) else value
