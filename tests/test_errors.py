@@ -48,6 +48,22 @@ TABLE: list[Row] = [
         "input[4]: Lone.",
     ),
     (
+        errors.ContextLengthExceeded("Numbers."),
+        400,
+        "invalid_request_error",
+        "context_length_exceeded",
+        "input",
+        "Your input exceeds the context window of this model. Numbers.",
+    ),
+    (
+        errors.InvalidContextManagement("Words.", "empty_array", "context_management"),
+        400,
+        "invalid_request_error",
+        "empty_array",
+        "context_management",
+        "Words.",
+    ),
+    (
         errors.PreviousResponseNotFound("resp_9"),
         400,
         "invalid_request_error",

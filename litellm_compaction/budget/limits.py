@@ -54,7 +54,9 @@ class ModelLimits:
         derived: Final = derive_budget(self.context, self.output_budget, self.max_input, rule)
         if threshold == "auto":
             return derived
-        return derived.with_threshold(threshold if isinstance(threshold, int) else int(Decimal(str(threshold)) * self.context))
+        # Decimal: 0.29 of 100 is 29.
+        tokens: Final = threshold if isinstance(threshold, int) else int(Decimal(str(threshold)) * self.context)
+        return derived.with_threshold(tokens)
 
     def lowered_to(self, window: int | None) -> ModelLimits:
         """With a window that a refusal was seen to name, where that is the smaller one."""

@@ -7,6 +7,7 @@ the numbers are put: once the router is there, and again when it is another one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from litellm_compaction.budget.arithmetic import ImpossibleBudget
@@ -28,10 +29,8 @@ class Listing:
         self._operator: Final = operator
         self._listed: tuple[int, int] | None = None
         self._starting: asyncio.Task[None] | None = None
-        try:
+        with contextlib.suppress(RuntimeError):  # made outside of a proxy, which has a loop by now
             self._starting = asyncio.get_running_loop().create_task(self._wait_for_router())
-        except RuntimeError:
-            pass  # made outside of a proxy, which has a loop by now
 
     def refresh(self, router: Router | None) -> None:
         """Write again if there is another router, or another number of deployments, than the last time."""

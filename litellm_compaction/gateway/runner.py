@@ -205,5 +205,5 @@ def _threshold(settings: Settings, reader: ModelLimits) -> int | None:
     try:
         budget: Final = reader.budget(settings.threshold_rule, settings.threshold)
     except ImpossibleBudget:
-        return None
+        return 0  # a window that has no room for an answer has none for kept items
     return reader.max_input if budget is None else budget.threshold

@@ -93,7 +93,7 @@ async def streamed(made: Turn, events: Sequence[Any], error: Exception | None = 
     got: list[Any] = []
     try:
         async for one in answers().stream(made, source()):
-            got.append(one)
+            got.append(one)  # noqa: PERF401  # what came before an exception is wanted, too
     except Exception as raised:  # noqa: BLE001  # what was raised is looked at
         got.append(raised)
     return got

@@ -316,47 +316,51 @@ def _send_badly(handler: BaseHTTPRequestHandler, step: CutBody | Drip, payload: 
         _hang_up(handler)
 
 
+class _Handler(BaseHTTPRequestHandler):
+    backend: ScriptedBackend
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class names it
+        pass
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers["content-length"]))
+        body = json.loads(raw)
+        step = self.backend.next_step(self.path, raw, dict(self.headers))
+        if isinstance(step, Gated):
+            step = self.backend.wait_for(step)
+        if isinstance(step, Hangup):
+            _hang_up(self)
+        elif isinstance(step, CutBody | Drip):
+            _send_badly(self, step, json.dumps(write_completion(step.step, body["model"])).encode())
+        elif isinstance(step, BrokenStream):
+            begun = next(write_chunks(Text(step.text), body["model"]))
+            self._send_events([begun, {"error": dict(step.error)}])
+        elif isinstance(step, Failure):
+            self._send(step.status, json.dumps({"error": dict(step.error)}), step.headers)
+        elif body.get("stream"):
+            self._send_events([*write_chunks(step, body["model"]), "[DONE]"])
+        else:
+            self._send(200, json.dumps(write_completion(step, body["model"])), {})
+
+    def _send_events(self, frames: Sequence[Json | str]) -> None:
+        written = [frame if isinstance(frame, str) else json.dumps(frame) for frame in frames]
+        text = "".join(f"data: {frame}\n\n" for frame in written)
+        self._send(200, text, {"content-type": "text/event-stream"})
+
+    def _send(self, status: int, text: str, headers: Mapping[str, str]) -> None:
+        payload = text.encode()
+        self.send_response(status)
+        for name, value in {"content-type": "application/json", **headers}.items():
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(payload)))
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):  # a client may have gone while a gate was shut
+            self.wfile.write(payload)
+
+
 def _handler_for(backend: ScriptedBackend) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class names it
-            pass
-
-        def do_POST(self) -> None:
-            raw = self.rfile.read(int(self.headers["content-length"]))
-            body = json.loads(raw)
-            step = backend.next_step(self.path, raw, dict(self.headers))
-            if isinstance(step, Gated):
-                step = backend.wait_for(step)
-            if isinstance(step, Hangup):
-                _hang_up(self)
-            elif isinstance(step, CutBody | Drip):
-                _send_badly(self, step, json.dumps(write_completion(step.step, body["model"])).encode())
-            elif isinstance(step, BrokenStream):
-                begun = [json.dumps(chunk) for chunk in write_chunks(Text(step.text), body["model"])][0]
-                text = "".join(f"data: {frame}\n\n" for frame in (begun, json.dumps({"error": dict(step.error)})))
-                self._send(200, text, {"content-type": "text/event-stream"})
-            elif isinstance(step, Failure):
-                self._send(step.status, json.dumps({"error": dict(step.error)}), step.headers)
-            elif body.get("stream"):
-                frames = [json.dumps(chunk) for chunk in write_chunks(step, body["model"])]
-                text = "".join(f"data: {frame}\n\n" for frame in [*frames, "[DONE]"])
-                self._send(200, text, {"content-type": "text/event-stream"})
-            else:
-                self._send(200, json.dumps(write_completion(step, body["model"])), {})
-
-        def _send(self, status: int, text: str, headers: Mapping[str, str]) -> None:
-            payload = text.encode()
-            self.send_response(status)
-            for name, value in {"content-type": "application/json", **headers}.items():
-                self.send_header(name, value)
-            self.send_header("content-length", str(len(payload)))
-            self.end_headers()
-            with contextlib.suppress(ConnectionError):  # a client may have gone while a gate was shut
-                self.wfile.write(payload)
-
-    return Handler
+    return type("Handler", (_Handler,), {"backend": backend})
 
 
 @contextmanager

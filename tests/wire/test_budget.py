@@ -256,8 +256,8 @@ MALFORMED: dict[str, tuple[str, str, str | None, str]] = {  # JSON, param, code,
         "context_management[0].compact_threshold",
         "integer_below_min_value",
         (
-            "Invalid 'context_management[0].compact_threshold': integer below minimum value. Expected a value >= 1000, but "
-            "got 999 instead."
+            "Invalid 'context_management[0].compact_threshold': integer below minimum value. "
+            "Expected a value >= 1000, but got 999 instead."
         ),
     ),
     "zero": (
@@ -265,8 +265,8 @@ MALFORMED: dict[str, tuple[str, str, str | None, str]] = {  # JSON, param, code,
         "context_management[0].compact_threshold",
         "integer_below_min_value",
         (
-            "Invalid 'context_management[0].compact_threshold': integer below minimum value. Expected a value >= 1000, but "
-            "got 0 instead."
+            "Invalid 'context_management[0].compact_threshold': integer below minimum value. "
+            "Expected a value >= 1000, but got 0 instead."
         ),
     ),
     "empty": (
@@ -274,8 +274,8 @@ MALFORMED: dict[str, tuple[str, str, str | None, str]] = {  # JSON, param, code,
         "context_management",
         "empty_array",
         (
-            "Invalid 'context_management': empty array. Expected an array with minimum length 1, but got an empty array "
-            "instead."
+            "Invalid 'context_management': empty array. Expected an array with minimum length 1, "
+            "but got an empty array instead."
         ),
     ),
     "decimal": (
