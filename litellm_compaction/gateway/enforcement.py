@@ -46,9 +46,11 @@ class Enforcer:
 
         Raises OverBudget, or what went wrong with the compaction that would have made it fit.
         """
-        measured: Final = await self._counter.measure(body)
+        known: Final = None if turn is None else turn.measured_of(body)
+        measured: Final = await self._counter.measure(body) if known is None else known
         if turn is not None:
-            turn.measured, turn.answering_group = measured, group
+            turn.was_measured(measured, body)
+            turn.answering_group = group
         router: Final = current_router()
         if router is None:
             return body

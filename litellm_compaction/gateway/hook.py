@@ -224,8 +224,8 @@ class CompactionHandler(CustomLogger):
                 return await self._answer(pending, kwargs)
             if not isinstance(turn, Turn):
                 await self._guard(name, kwargs)
-            caller: Final = turn.caller if isinstance(turn, Turn) else _caller(_metadata(kwargs))
-            return await self._enforcer.hold(turn if isinstance(turn, Turn) else None, _group(kwargs), caller, kwargs)
+                return await self._enforcer.hold(None, _group(kwargs), _caller(_metadata(kwargs)), kwargs)
+            return await self._hold(turn, kwargs)
         except CompactionError as error:
             raise CompactionProxyException(error) from None
         except RecursionError:
@@ -247,6 +247,12 @@ class CompactionHandler(CustomLogger):
         # With that every compaction looks alike to LiteLLM's response cache, which must never answer one.
         uncached: Final = {"no-cache": True, "no-store": True}
         return {**rest, "input": "compaction", "client": client_for(transport), "cache": uncached}
+
+    async def _hold(self, turn: Turn, kwargs: dict[str, Any]) -> dict[str, Any]:
+        if not turn.was_filtered:  # LiteLLM's older routing strategies, and a deployment asked for by its id
+            await self._thresholds.apply(turn, _group(kwargs), kwargs, _metadata(kwargs))
+        turn.was_filtered = False
+        return await self._enforcer.hold(turn, _group(kwargs), turn.caller, kwargs)
 
     async def _guard(self, name: str, kwargs: dict[str, Any]) -> None:
         """WebSocket frames and the router used as a library come without a pre-call hook."""
@@ -299,6 +305,7 @@ class CompactionHandler(CustomLogger):
         if request_kwargs is not None and isinstance(turn, Turn):
             group: Final = model if request_kwargs.get("fallback_depth") else turn.group
             await self._thresholds.apply(turn, group, request_kwargs, _metadata(request_kwargs))
+            turn.was_filtered = True
         return healthy_deployments
 
     async def async_post_call_failure_hook(

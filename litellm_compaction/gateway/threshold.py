@@ -127,15 +127,16 @@ class Thresholds:
         limit: Final = _limit(turn, held)
         if limit is None:
             return None
-        turn.measured = await self._counter.measure(body)
+        measured: Final = await self._counter.measure(body)
+        turn.was_measured(measured, body)
         enough: Final = limit if held.budget is None else min(limit, held.budget.input)
-        count: Final = await self._counter.count(turn.measured, group, held.count_error, enough)
+        count: Final = await self._counter.count(measured, group, held.count_error, enough)
         asked: Final = body.get("max_output_tokens")
         fits: Final = held.budget is None or held.budget.fits(count.high, asked if type(asked) is int else None)
         if count.tokens <= limit and (fits or not held.settings.enforce_budget):
             return None
         items: Final = normalize_input(body.get("input"))
-        fixed: Final = await self._own_count(_fixed(turn.measured, items), held)
+        fixed: Final = await self._own_count(_fixed(measured, items), held)
         if fixed >= limit:
             self._tell(group, "fixed", f"instructions, tools and system messages alone take {fixed} of {limit} tokens")
             return None
@@ -304,8 +305,6 @@ def _fixed(measured: Measured, items: Sequence[RawItem]) -> Measured:
     return replace(
         measured,
         items=[
-            piece
-            for piece, item in zip(measured.items, counted, strict=True)
-            if item.is_system or not item.is_history
+            piece for piece, item in zip(measured.items, counted, strict=True) if item.is_system or not item.is_history
         ],
     )

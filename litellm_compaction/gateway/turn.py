@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -15,7 +16,7 @@ from litellm_compaction.gateway.flights import Result
 TURN_KEY: Final = "litellm_compaction_turn"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Turn:
     """What the hooks know of one ordinary request.
 
@@ -30,16 +31,35 @@ class Turn:
     compact_at: CompactAt | None = None
     native: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
-    # What became of it. `measured` is the request as it was sent, `failure` why a wanted compaction is missing.
+    # What became of it. `measured` is the request as it was sent, `failure` why a wanted compaction is missing,
+    # `was_filtered` whether the threshold was looked at before a deployment was picked.
     origin: Literal["threshold", "auto"] | None = None
     result: Result | None = None
     writer: str = ""
     measured: Measured | None = None
     answering_group: str = ""
     failure: Exception | None = None
+    was_filtered: bool = False
+    _measured_of: tuple[object, ...] = ()
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Turn:
+        """Itself: LiteLLM and other callbacks copy requests, and this one is what the hooks know each other by."""
+        return self
+
+    def measured_of(self, body: Mapping[str, Any]) -> Measured | None:
+        """What was measured, if it was of this very request: by identity, since comparing megabytes costs."""
+        same: Final = all(one is other for one, other in zip(self._measured_of, _counted(body), strict=False))
+        return self.measured if self._measured_of and same else None
+
+    def was_measured(self, measured: Measured, body: Mapping[str, Any]) -> None:
+        self.measured, self._measured_of = measured, _counted(body)
 
     def headers(self) -> dict[str, str]:
         """Response headers of an answer before which the input was compacted; none otherwise."""
         if self.result is None or self.origin is None:
             return {}
         return {"x-litellm-compaction": self.origin, **self.result.headers(self.writer)}
+
+
+def _counted(body: Mapping[str, Any]) -> tuple[object, ...]:
+    return tuple(body.get(name) for name in ("input", "instructions", "tools", "text"))
