@@ -93,18 +93,51 @@ def _steps(runner: asyncio.Runner, body: str) -> dict[str, Callable[[Body], obje
     counter.remember(earlier, _GROUP, exact)
     turns = iter(range(1_000_000))
 
-    def warm(data: Body) -> object:
+    def renewed(data: Body) -> Body:
         number = next(turns)
         data["input"][-_NEW_ITEMS:] = map(_renewed(f"{number}: "), data["input"][-_NEW_ITEMS:])
-        return runner.run(_count(counter, data))
+        return data
 
+    passing = _make_hooks(runner, seen)
     return {
-        "warm: measure and count, 12 items new": warm,
+        "warm: all hooks of the plugin, 12 items new": lambda data: passing(renewed(data)),
+        "warm: measure and count, 12 items new": lambda data: runner.run(_count(counter, renewed(data))),
         "warm: nothing new": lambda data: runner.run(_count(counter, data)),
         "measure": measure_request,
         "byte bound alone": lambda data: measure_request(data).bound,
         "cold: measure and count": lambda data: runner.run(_count(RequestCounter(), data)),
     }
+
+
+def _make_hooks(runner: asyncio.Runner, seen: Body) -> Callable[[Body], object]:
+    """A request's way through the plugin, from the first hook to the answer's, with a window that is known and a
+    threshold; what LiteLLM does between is not in it."""
+    # The proxy's own module first: the router's types need it.
+    from litellm.proxy import proxy_server
+    from litellm.proxy._types import UserAPIKeyAuth
+    from litellm.router import Router
+    from litellm.types.llms.openai import ResponseAPIUsage, ResponsesAPIResponse
+    from litellm.types.utils import CallTypes
+
+    from litellm_compaction.gateway.hook import CompactionHandler
+
+    own = {"compaction": {"context": 1_050_000, "output": 128_000, "auto_compact": True}}
+    params = {"model": "openai/gpt-5", "api_key": "-"}
+    proxy_server.llm_router = Router(model_list=[{"model_name": _GROUP, "litellm_params": params, "model_info": own}])
+    handler = CompactionHandler()
+    caller: Any = UserAPIKeyAuth(api_key="hash", team_id="red")
+    usage = ResponseAPIUsage(input_tokens=700_000, output_tokens=10, total_tokens=700_010)
+
+    async def request(data: Body) -> None:
+        asked = await handler.async_pre_call_hook(caller, None, data, "aresponses") or data  # type: ignore[arg-type]
+        await handler.async_filter_deployments(_GROUP, [], None, asked)
+        sent = {**asked, "litellm_metadata": {"model_group": _GROUP}}
+        await handler.async_pre_call_deployment_hook(sent, CallTypes.aresponses)
+        answer = ResponsesAPIResponse(id="r", created_at=1, output=[], status="completed", usage=usage)
+        await handler.async_post_call_success_hook(asked, caller, answer)
+
+    runner.run(request(seen))
+    return lambda data: runner.run(request(data))
 
 
 def _renewed(mark: str) -> Callable[[Body], Body]:

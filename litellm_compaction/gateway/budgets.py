@@ -54,18 +54,26 @@ class GroupBudget:
 class Budgets:
     """Budgets of all groups, from the operator's settings, LiteLLM's router and what refusals have taught."""
 
-    def __init__(self, operator: Operator, windows: Windows) -> None:
+    def __init__(self, operator: Operator) -> None:
         self._operator: Final = operator
-        self._windows: Final = windows
+        self._windows: Final = Windows()
         self._told: Final[TTLCache[str, bool]] = TTLCache(_LEARNED_GROUPS, _LEARNED_SECONDS)
 
     def of(self, router: Router, group: str, team: str | None) -> GroupBudget:
         """The smallest of a group's deployments. Numbers that make no budget are told once and count as unknown."""
         settings, mode = self._operator.resolve(router, group, team)
-        known: Final = read_limits(router, group, team, settings)
-        limits: Final = known.lowered_to(self._windows.of(group))
+        limits: Final = self.limits(router, group, team)
         error: Final = read_profile(router, group, team).count_error
         return GroupBudget(settings, mode, limits, self._derive(group, limits, settings), error)
+
+    def limits(self, router: Router, group: str, team: str | None) -> ModelLimits:
+        """A group's limits, lowered to what its backends have named in refusals."""
+        known: Final = read_limits(router, group, team, self._operator.settings_of)
+        return known.lowered_to(self._windows.of(group))
+
+    def learn(self, group: str, window: int | None) -> None:
+        """A backend of the group has named its window in a refusal."""
+        self._windows.learn(group, window)
 
     def _derive(self, group: str, limits: ModelLimits, settings: Settings) -> Budget | None:
         try:

@@ -25,7 +25,7 @@ from litellm_compaction.conversation.items import TRIGGER_TYPE, RawItem, normali
 from litellm_compaction.envelope.sealing import Caller
 from litellm_compaction.errors import CompactionError, CompactionNotSupportedHere, InvalidInput
 from litellm_compaction.gateway.answers import Answers
-from litellm_compaction.gateway.budgets import Budgets, Windows
+from litellm_compaction.gateway.budgets import Budgets
 from litellm_compaction.gateway.context_management import FIELD, read_context_management
 from litellm_compaction.gateway.counting import RequestCounter
 from litellm_compaction.gateway.delivery import client_for, delivery_router_config, register_delivery_model
@@ -92,14 +92,13 @@ class CompactionHandler(CustomLogger):
         self.operator: Final = Operator.from_litellm()
         store: Final = Store(self.operator.settings.cache, lambda: self.operator.ring)
         self._flights: Final = Flights(store)
-        self._windows: Final = Windows()
-        self._budgets: Final = Budgets(self.operator, self._windows)
+        self._budgets: Final = Budgets(self.operator)
         self._counter: Final = RequestCounter()
         self._enforcer: Final = Enforcer(self._budgets, self._counter)
-        self._overflows: Final = Overflows(self._windows)
+        self._overflows: Final = Overflows(self._budgets)
         self._answers: Final = Answers(self._counter, self._overflows)
         self._thresholds: Final = Thresholds(
-            self.operator, self._budgets, self._windows, self._flights, Prefixes(store), self._counter
+            self.operator, self._budgets, self._flights, Prefixes(store), self._counter
         )
         register_delivery_model()
         self._listing: Final = Listing(self.operator)
@@ -235,7 +234,7 @@ class CompactionHandler(CustomLogger):
         """Every pre-call hook has passed the request by now; the transcript is what they made of it."""
         pending.take_final_input(normalize_input(kwargs.get("input")))
         try:
-            transport: Final = await Service(pending, _metadata(kwargs), self._flights, self._windows).deliver()
+            transport: Final = await Service(pending, _metadata(kwargs), self._flights, self._budgets).deliver()
         except Exception as error:
             pending.retry_after = retry_after_of(error)
             forget_router_words(error)

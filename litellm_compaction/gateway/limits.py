@@ -8,11 +8,13 @@ an input limit inside a larger window; its `max_output_tokens` is a limit, or a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from litellm_compaction.budget.arithmetic import ImpossibleBudget
 from litellm_compaction.budget.limits import ModelLimits, smallest
+from litellm_compaction.errors import SettingsError
 from litellm_compaction.gateway.catalogue import Deployment, entry_of, info_of, list_deployments, model_of, provider_of
 from litellm_compaction.settings import Settings
 
@@ -36,6 +38,7 @@ _SPLIT_WINDOWS: Final[Mapping[int, int]] = {
     991_808: 1_000_000,
     997_952: 1_000_000,
 }
+_NO_SETTINGS: Final = Settings.model_validate({})
 # An output limit below this is a mistake of the catalogue's.
 _LEAST_OUTPUT: Final = 256
 
@@ -50,13 +53,10 @@ class _Known:
 
 
 def read_limits(
-    router: Router, group: str, team: str | None, settings: Settings, own: Sequence[Settings] = ()
+    router: Router, group: str, team: str | None, settings_of: Callable[[Deployment], Settings]
 ) -> ModelLimits:
-    """The limits that hold for all of a group: the smallest of its deployments. `own`: the settings of each of them,
-    where they differ from the group's."""
-    deployments: Final = list_deployments(router, group, team)
-    each: Final = own if len(own) == len(deployments) else [settings] * len(deployments)
-    return smallest([deployment_limits(entry, given) for entry, given in zip(deployments, each, strict=True)])
+    """The limits that hold for all of a group: the smallest of its deployments, each under its own settings."""
+    return smallest([deployment_limits(entry, settings_of(entry)) for entry in list_deployments(router, group, team)])
 
 
 def deployment_limits(deployment: Deployment, settings: Settings) -> ModelLimits:
@@ -84,7 +84,37 @@ def deployment_limits(deployment: Deployment, settings: Settings) -> ModelLimits
 
 def reported_limits(deployment: Deployment) -> ModelLimits:
     """What the deployment has without the plugin's settings: the bounds an operator's numbers have to keep to."""
-    return deployment_limits(deployment, Settings())
+    return deployment_limits(deployment, _NO_SETTINGS)
+
+
+def check_limits(deployment: Deployment, settings: Settings) -> None:
+    """Raises SettingsError for an operator's numbers that the model cannot have: over its own limits as far as
+    `model_info` or the catalogue say them, or leaving no room for a prompt."""
+    found: Final = reported_limits(deployment)
+    name: Final = str(deployment.get("model_name"))
+    limits: Final = deployment_limits(deployment, settings)
+    for key, value, bound, what in (
+        ("context", settings.context, found.context, "the window"),
+        ("output", settings.output, found.output, "the output limit"),
+        ("max_input", settings.max_input, limits.context, "the window"),
+    ):
+        if value is not None and bound is not None and value > bound:
+            raise _refused(name, key, value, f"at most {bound}, {what} of {model_of(deployment)} ({found.source})")
+    if limits.context is None:
+        return
+    if isinstance(settings.threshold, int) and settings.threshold >= limits.context:
+        raise _refused(name, "threshold", settings.threshold, f"less than the window ({limits.context})")
+    try:
+        limits.budget(settings.threshold_rule, settings.threshold)
+    except ImpossibleBudget as impossible:
+        raise SettingsError(f"model {name!r} has no budget: {impossible} ({limits.source})") from None
+
+
+def _refused(model: str, key: str, value: int, allowed: str) -> SettingsError:
+    return SettingsError(
+        f"{key} of model {model!r}: {value} is not allowed: allowed is {allowed}. Where that number is wrong, "
+        "'model_info.max_input_tokens' and 'max_output_tokens' of the deployment correct it"
+    )
 
 
 def _first(*known: tuple[int | None, str]) -> tuple[int | None, str]:

@@ -11,6 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from litellm_compaction.budget.arithmetic import ImpossibleBudget
+from litellm_compaction.errors import SettingsError
 from litellm_compaction.gateway.limits import deployment_limits
 from litellm_compaction.gateway.operator import Operator
 from litellm_compaction.gateway.router import current_router
@@ -53,11 +54,11 @@ class Listing:
 
 
 def _budget(deployment: Any, operator: Operator) -> dict[str, int | str | None] | None:
-    settings: Final = operator.settings_of(deployment)
-    limits: Final = deployment_limits(deployment, settings)
     try:
+        settings: Final = operator.settings_of(deployment)
+        limits: Final = deployment_limits(deployment, settings)
         budget: Final = limits.budget(settings.threshold_rule, settings.threshold)
-    except ImpossibleBudget:
+    except (ImpossibleBudget, SettingsError):  # of a model added while the proxy runs: a request is told
         return None
     if budget is None:
         return None

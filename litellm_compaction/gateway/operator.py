@@ -12,6 +12,8 @@ import litellm
 from litellm._logging import verbose_proxy_logger
 
 from litellm_compaction.envelope.sealing import NO_SECRET, KeyRing
+from litellm_compaction.gateway.catalogue import Deployment, info_of, list_deployments, params_of
+from litellm_compaction.gateway.limits import check_limits
 from litellm_compaction.settings import Settings, merge_settings, parse_settings
 
 if TYPE_CHECKING:
@@ -31,12 +33,13 @@ class Operator:
     def __init__(self, values: object, config: Mapping[str, Any]) -> None:
         self._values: Final = values
         self.settings: Final = parse_settings(values, WHERE)
-        self._by_model: dict[str, tuple[object, Settings]] = {}
+        # By name and by what is written there: two deployments of one name may differ.
+        self._merged: dict[tuple[str, str], Settings] = {}
         self._ring: KeyRing | None = None
         # LiteLLM has read the config file by the time it loads callbacks: a wrong value stops the proxy now.
         for model in config.get("model_list") or ():
             if isinstance(model, Mapping):
-                self._merge(str(model.get("model_name")), _model_values(model))
+                check_limits(model, self.settings_of(model))
 
     @classmethod
     def from_litellm(cls) -> Operator:
@@ -59,25 +62,28 @@ class Operator:
 
         The first of its deployments that has settings of its own speaks; a team's own deployments are found by team.
         """
-        deployments: Final = list(router.get_model_list(model_name=group, team_id=team) or ()) if router else []
-        given: Final = [own for entry in deployments if (own := _model_values(dict(entry))) is not None]
-        settings: Final = self._merge(group, given[0]) if given else self.settings
-        return settings, resolve_mode(settings, [_params(dict(entry)) for entry in deployments])
+        deployments: Final = list_deployments(router, group, team) if router else []
+        first: Final = next((entry for entry in deployments if _model_values(entry) is not None), None)
+        settings: Final = self.settings if first is None else self.settings_of(first)
+        return settings, resolve_mode(settings, [params_of(entry) for entry in deployments])
+
+    def settings_of(self, deployment: Deployment) -> Settings:
+        """The settings of one deployment: its own over the global ones. Raises SettingsError."""
+        own: Final = _model_values(deployment)
+        if own is None:
+            return self.settings
+        name: Final = str(deployment.get("model_name"))
+        known: Final = self._merged.get((name, repr(own)))
+        if known is not None:
+            return known
+        merged: Final = merge_settings(self._values, own, name)
+        self._merged[name, repr(own)] = merged
+        return merged
 
     @property
     def allows_unsealed(self) -> bool:
         """Whether readable items are taken: once one group writes them, every group has to read them."""
-        return not all(known.seal for known in (self.settings, *(merged for _, merged in self._by_model.values())))
-
-    def _merge(self, model: str, own: object) -> Settings:
-        if own is None:
-            return self.settings
-        known: Final = self._by_model.get(model)
-        if known is not None and known[0] == own:
-            return known[1]
-        merged: Final = merge_settings(self._values, own, model)
-        self._by_model[model] = (own, merged)
-        return merged
+        return not all(known.seal for known in (self.settings, *self._merged.values()))
 
     @property
     def ring(self) -> KeyRing:
@@ -87,8 +93,8 @@ class Operator:
         return self._ring
 
 
-def _model_values(model: Mapping[str, Any]) -> object:
-    return (model.get("model_info") or {}).get(MODEL_SECTION)
+def _model_values(deployment: Deployment) -> object:
+    return info_of(deployment).get(MODEL_SECTION)
 
 
 def _derived_secret() -> str:
@@ -110,10 +116,6 @@ def resolve_mode(settings: Settings, params: Sequence[Mapping[str, Any]]) -> Mod
         return settings.mode
     native: Final = bool(params) and all(_is_openai(entry) for entry in params)
     return "native" if native and len({entry.get("api_key") for entry in params}) == 1 else "own"
-
-
-def _params(deployment: dict[str, Any]) -> Mapping[str, Any]:
-    return deployment.get("litellm_params") or {}
 
 
 def _is_openai(params: Mapping[str, Any]) -> bool:

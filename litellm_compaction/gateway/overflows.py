@@ -9,7 +9,7 @@ from litellm.exceptions import MidStreamFallbackError
 
 from litellm_compaction.budget.overflow import Refusal
 from litellm_compaction.errors import CompactionError, ContextLengthExceeded
-from litellm_compaction.gateway.budgets import Windows
+from litellm_compaction.gateway.budgets import Budgets
 from litellm_compaction.gateway.enforcement import OverBudget
 from litellm_compaction.gateway.errors import without_router_words
 from litellm_compaction.gateway.router import overflow_of
@@ -28,8 +28,8 @@ _ECHO_CHARACTERS: Final = 600
 class Overflows:
     """Reads errors; the windows that backends name in them are remembered for the model group."""
 
-    def __init__(self, windows: Windows) -> None:
-        self._windows: Final = windows
+    def __init__(self, budgets: Budgets) -> None:
+        self._budgets: Final = budgets
 
     def read(self, turn: Turn, error: Exception) -> CompactionError | None:
         """What the client is told if the error says that the input is too long, else None."""
@@ -39,7 +39,7 @@ class Overflows:
         refusal: Final = overflow_of(original)
         if refusal is None or _is_echo(refusal, original, turn):
             return None
-        self._windows.learn(turn.answering_group or turn.group, refusal.limit)
+        self._budgets.learn(turn.answering_group or turn.group, refusal.limit)
         words: Final = _LITELLMS_WORDS.sub("", without_router_words(str(getattr(original, "message", original))))
         return ContextLengthExceeded(f"The backend refused it: {words[:_SHOWN_CHARACTERS]}")
 

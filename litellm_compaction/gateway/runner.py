@@ -23,9 +23,8 @@ from litellm_compaction.compaction.prompt import write_instructions
 from litellm_compaction.envelope.payload import Payload, TooLarge
 from litellm_compaction.envelope.sealing import Caller, KeyRing, seal_payload, write_unsealed
 from litellm_compaction.errors import CompactionFailed
-from litellm_compaction.gateway.budgets import Windows
+from litellm_compaction.gateway.budgets import Budgets
 from litellm_compaction.gateway.flights import Result
-from litellm_compaction.gateway.limits import read_limits
 from litellm_compaction.gateway.pending import Pending
 from litellm_compaction.gateway.profiles import load_counter, read_profile
 from litellm_compaction.gateway.router import RouterSummarizer, current_router
@@ -72,10 +71,10 @@ async def seal(payload: Payload, settings: Settings, ring: KeyRing, caller: Call
 class Runner:
     """Runs a pending compaction to its end."""
 
-    def __init__(self, pending: Pending, metadata: Mapping[str, Any], windows: Windows) -> None:
+    def __init__(self, pending: Pending, metadata: Mapping[str, Any], budgets: Budgets) -> None:
         self._pending: Final = pending
         self._metadata: Final = metadata
-        self._windows: Final = windows
+        self._budgets: Final = budgets
         self._known = "unknown"
 
     async def run(self, item_id: str, started: float) -> Result:
@@ -111,15 +110,15 @@ class Runner:
             raise RuntimeError("LiteLLM has no router: a model_list is needed")
         # Megabytes of transcript: counting, rendering and sealing them would hold the event loop.
         count: Final = await asyncio.to_thread(load_counter)
-        reader: Final = self._limits(router, pending.model, pending.settings)
-        writer: Final = self._limits(router, pending.writer_model, pending.writer_settings)
+        reader: Final = self._limits(router, pending.model)
+        writer: Final = self._limits(router, pending.writer_model)
         self._known = f"{writer.context or 'unknown'}{f' ({writer.source})' if writer.source else ''}"
         task: Final = Task(
             expansion=pending.expansion,
             origin=pending.origin,
             model=pending.shown_writer,
             limits=lambda tokens: kept_limits(
-                pending.settings, self._limits(router, pending.model, pending.settings), tokens, pending.target
+                pending.settings, self._limits(router, pending.model), tokens, pending.target
             ),
             user_message_tokens=pending.settings.user_message_tokens,
             application=pending.application,
@@ -143,14 +142,13 @@ class Runner:
             first_style=profile.first_style,
             images=profile.images,
             truncates=profile.truncates,
-            learn=lambda overflow: self._windows.learn(pending.writer_model, overflow.limit or overflow.read),
+            learn=lambda overflow: self._budgets.learn(pending.writer_model, overflow.limit or overflow.read),
         )
         summarizer: Final = RouterSummarizer(router, pending.writer_model, self._metadata, pending.extra)
         return await compact(task, plan, summarizer, policy, account, lambda: int(time.time()))
 
-    def _limits(self, router: Router, group: str, settings: Settings) -> ModelLimits:
-        known: Final = read_limits(router, group, self._pending.caller.team, settings)
-        return known.lowered_to(self._windows.of(group))
+    def _limits(self, router: Router, group: str) -> ModelLimits:
+        return self._budgets.limits(router, group, self._pending.caller.team)
 
     def _log(self, outcome: Outcome, started: float) -> None:
         """One line a compaction: names, counts, seconds; never text. What an operator should look at is a warning."""

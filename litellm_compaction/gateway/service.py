@@ -16,7 +16,7 @@ from litellm_compaction.conversation.expansion import Expansion, Opened, expand_
 from litellm_compaction.conversation.items import RawItem, classify_items
 from litellm_compaction.envelope.sealing import Caller, KeyRing, content_digest, is_own, open_item
 from litellm_compaction.errors import CompactionError, UnreadableItem
-from litellm_compaction.gateway.budgets import Windows
+from litellm_compaction.gateway.budgets import Budgets
 from litellm_compaction.gateway.delivery import (
     EARLY_SECONDS,
     EventTransport,
@@ -122,11 +122,11 @@ def _without_nulls(value: Any) -> Any:
 class Service:
     """Answers one pending compaction: joins the one that runs for the same request, or runs it."""
 
-    def __init__(self, pending: Pending, metadata: Mapping[str, Any], flights: Flights, windows: Windows) -> None:
+    def __init__(self, pending: Pending, metadata: Mapping[str, Any], flights: Flights, budgets: Budgets) -> None:
         self._pending: Final = pending
         self._metadata: Final = metadata
         self._flights: Final = flights
-        self._windows: Final = windows
+        self._budgets: Final = budgets
         self._frame = pending.frame
 
     async def deliver(self) -> httpx.AsyncBaseTransport:
@@ -136,7 +136,7 @@ class Service:
         """
         pending: Final = self._pending
         key: Final = await asyncio.to_thread(write_key, pending)
-        runner: Final = Runner(pending, self._metadata, self._windows)
+        runner: Final = Runner(pending, self._metadata, self._budgets)
         flight: Final = await self._flights.join(key, runner.run, pending.settings.deadline_seconds)
         self._frame = replace(self._frame, item_id=flight.item_id)
         handed_over = False

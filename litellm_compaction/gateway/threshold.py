@@ -37,7 +37,7 @@ from litellm_compaction.conversation.items import Kind, RawItem, classify_items,
 from litellm_compaction.conversation.measure import Measured
 from litellm_compaction.envelope.sealing import open_item
 from litellm_compaction.errors import CompactionError
-from litellm_compaction.gateway.budgets import Budgets, GroupBudget, Windows
+from litellm_compaction.gateway.budgets import Budgets, GroupBudget
 from litellm_compaction.gateway.counting import RequestCounter
 from litellm_compaction.gateway.flights import FAILURE_SECONDS, Flights, Result
 from litellm_compaction.gateway.operator import Operator
@@ -82,14 +82,12 @@ class Thresholds:
         self,
         operator: Operator,
         budgets: Budgets,
-        windows: Windows,
         flights: Flights,
         prefixes: Prefixes,
         counter: RequestCounter,
     ) -> None:
         self._operator: Final = operator
         self._budgets: Final = budgets
-        self._windows: Final = windows
         self._flights: Final = flights
         self._prefixes: Final = prefixes
         self._counter: Final = counter
@@ -206,7 +204,7 @@ class Thresholds:
 
     async def _fly(self, pending: Pending, metadata: Mapping[str, Any]) -> Result:
         key: Final = await asyncio.to_thread(write_key, pending)
-        runner: Final = Runner(pending, metadata, self._windows)
+        runner: Final = Runner(pending, metadata, self._budgets)
         flight: Final = await self._flights.join(key, runner.run, pending.settings.deadline_seconds)
         try:
             # Its own task: whoever waits may go away, and others may wait for the same.

@@ -15,10 +15,11 @@ from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.conversation.measure import measure_request
 from litellm_compaction.envelope.sealing import Caller
 from litellm_compaction.gateway.answers import Answers
-from litellm_compaction.gateway.budgets import Windows
+from litellm_compaction.gateway.budgets import Budgets
 from litellm_compaction.gateway.counting import RequestCounter
 from litellm_compaction.gateway.errors import StreamRefused
 from litellm_compaction.gateway.flights import Result
+from litellm_compaction.gateway.operator import Operator
 from litellm_compaction.gateway.overflows import Overflows
 from litellm_compaction.gateway.turn import Turn
 
@@ -44,7 +45,7 @@ def event(kind: str, **members: Any) -> Any:
 
 
 def answers() -> Answers:
-    return Answers(RequestCounter(), Overflows(Windows()))
+    return Answers(RequestCounter(), Overflows(Budgets(Operator({}, {}))))
 
 
 def turn(*, compacted: bool = False) -> Turn:
