@@ -122,7 +122,7 @@ def _make_hooks(runner: asyncio.Runner, seen: Body) -> Callable[[Body], object]:
     from litellm_compaction.gateway.hook import CompactionHandler
 
     own = {"compaction": {"context": 1_050_000, "output": 128_000, "auto_compact": True}}
-    params = {"model": "openai/gpt-5", "api_key": "-"}
+    params = {"model": "hosted_vllm/m", "api_base": "http://127.0.0.1:9/v1"}
     proxy_server.llm_router = Router(model_list=[{"model_name": _GROUP, "litellm_params": params, "model_info": own}])
     handler = CompactionHandler()
     caller: Any = UserAPIKeyAuth(api_key="hash", team_id="red")

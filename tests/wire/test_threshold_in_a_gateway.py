@@ -79,14 +79,14 @@ def gateway(shared_backend: ScriptedBackend) -> Iterator[LiveProxy]:
         yield proxy
 
 
-def rows(proxy: LiveProxy, since: int, number: int) -> list[Json]:
-    """Spend rows that came after the first `since`; LiteLLM writes them after the answer."""
+def wait_for_rows(proxy: LiveProxy, *tokens: int) -> list[Json]:
+    """The spend rows since the first with such tokens; LiteLLM writes them after the answer."""
     for _ in range(100):
-        found = [json.loads(line[6:]) for line in proxy.log().splitlines() if line.startswith("SPEND ")][since:]
-        if len(found) >= number:
+        found = [json.loads(line[6:]) for line in proxy.log().splitlines() if line.startswith("SPEND ")]
+        if {row["tokens"] for row in found} >= set(tokens):
             return found
         time.sleep(0.1)
-    return found
+    raise AssertionError(f"no rows of {tokens} in {found}")
 
 
 def test_a_masker_listed_later_is_heard(gateway: LiveProxy, backend: ScriptedBackend) -> None:
@@ -103,16 +103,17 @@ def test_a_masker_listed_later_is_heard(gateway: LiveProxy, backend: ScriptedBac
 @pytest.mark.parametrize("stream", [False, True])
 def test_one_row_of_spend_for_each_inference(gateway: LiveProxy, backend: ScriptedBackend, *, stream: bool) -> None:
     """The summary under the caller's key with its tag, the answer with its own tokens alone: nothing twice."""
-    backend.script(Summary("SUM", usage=(900, 90)), Text("done", usage=(50, 7)))
-    since = gateway.log().count("SPEND ")
+    offset = 1_000 if stream else 0
+    backend.script(Summary("SUM", usage=(9_000 + offset, 90)), Text("done", usage=(500 + offset, 7)))
     asked = {"model": "compacts", "input": session(f"spend {stream}"), "stream": stream}
     response = gateway.post("/v1/responses", asked, "sk-ann")
     assert response.status_code == 200, response.text
-    found = [row for row in rows(gateway, since, 2) if row["tokens"]]
-    booked = {(row["tokens"], "compaction" in row["tags"]) for row in found}
-    assert booked >= {(990, True), (57, False)}, found
-    assert {row["tokens"] for row in found} == {990, 57}
-    assert {row["key"] for row in found} == {"hash-sk-ann"}
+    summary, answer = 9_090 + offset, 507 + offset
+    found = wait_for_rows(gateway, summary, answer)
+    booked = [(row["tokens"], "compaction" in row["tags"], row["key"]) for row in found]
+    assert booked.count((summary, True, "hash-sk-ann")) == 1
+    assert booked.count((answer, False, "hash-sk-ann")) == 1
+    assert summary + answer not in {row["tokens"] for row in found}
 
 
 def test_a_fallback_is_held_to_its_own_threshold(gateway: LiveProxy, backend: ScriptedBackend) -> None:
