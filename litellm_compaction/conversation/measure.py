@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
-from litellm_compaction.budget.counting import Piece, bound_tokens
+from litellm_compaction.budget.counting import Count, Piece, bound_tokens
 from litellm_compaction.conversation.content import IMAGE_TYPES
 from litellm_compaction.conversation.image_size import read_size
 from litellm_compaction.conversation.media import (
@@ -55,18 +56,20 @@ _NOTHING: Final = Piece((), 0)
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, skipkeys=True, default=str)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Measured:
     """`fixed`: instructions, tools, output schema; `items`: one for each item of `input` but tools, in order."""
 
     fixed: Piece
     items: list[Piece]
+    # What came of counting it, by model group and error: several hooks ask.
+    counts: dict[tuple[str, float], Count] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def pieces(self) -> list[Piece]:
         return [self.fixed, *self.items]
 
-    @property
+    @cached_property
     def bound(self) -> int:
         """Tokens that the request has at most in a byte-level tokenizer."""
         return bound_tokens(self.pieces)

@@ -42,7 +42,7 @@ class RequestCounter:
         self._load: Final = load
         self._cache: Final = TokenCache() if cache is None else cache
         self._anchors: Final = Anchors() if anchors is None else anchors
-        self._count: Counter | None = None
+        self._counter: Counter | None = None
 
     async def measure(self, body: Mapping[str, Any]) -> Measured:
         """The pieces of a body; in a thread where it is so large that others would wait.
@@ -63,10 +63,16 @@ class RequestCounter:
         A request whose bytes are no more than `enough` is not counted any further. Else a number that the group's
         backend reported for the same beginning, and the own count of the items after it; else the own count.
         """
-        if enough is not None:
-            bound: Final = measured.bound
-            if bound <= enough:
-                return Count(bound, 0, "bound")
+        known: Final = measured.counts.get((group, error))
+        if known is not None:
+            return known
+        if enough is not None and measured.bound <= enough:
+            return Count(measured.bound, 0, "bound")
+        count: Final = await self._count_pieces(measured, group, error)
+        measured.counts[group, error] = count
+        return count
+
+    async def _count_pieces(self, measured: Measured, group: str, error: float) -> Count:
         tokens: Final = await self._exact(measured.pieces)
         found: Final = self._anchors.find(group, measured.fixed, measured.items)
         if found is not None:
@@ -98,11 +104,11 @@ class RequestCounter:
 
     async def _encode(self, pieces: Sequence[Piece]) -> dict[int, int]:
         """Tokens by key; what was counted is not read back from the cache, which may have forgotten it by now."""
-        if self._count is None:
-            self._count = exact_counter(await asyncio.to_thread(self._load))
+        if self._counter is None:
+            self._counter = exact_counter(await asyncio.to_thread(self._load))
         if bound_tokens(pieces) > _INLINE_BYTES:
-            return await asyncio.to_thread(_count_each, pieces, self._count)
-        return _count_each(pieces, self._count)
+            return await asyncio.to_thread(_count_each, pieces, self._counter)
+        return _count_each(pieces, self._counter)
 
 
 def _is_believable(reported: int, own: int) -> bool:

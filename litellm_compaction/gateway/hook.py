@@ -146,7 +146,7 @@ class CompactionHandler(CustomLogger):
             group=scene.group,
             shown_model=str(asked.get("model") or scene.group),
             caller=scene.caller,
-            expansion=expansion or Expansion(normalize_input(data.get("input")), ()),
+            expansion=expansion,
             compact_at=wish,
             native=scene.mode == "native",
             extra={key: data[key] for key in _ROUTING_KEYS if key in data},

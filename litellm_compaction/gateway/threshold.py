@@ -153,7 +153,7 @@ class Thresholds:
             else self._operator.resolve(current_router(), writer, turn.caller.team)[0],
             ring=self._operator.ring,
             caller=turn.caller,
-            expansion=turn.expansion,
+            expansion=turn.expansion or Expansion(items, ()),
             frame=new_frame(turn.shown_model if group == turn.group else group),
             extra=turn.extra,
             target=limit,

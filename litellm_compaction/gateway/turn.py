@@ -21,13 +21,14 @@ class Turn:
     """What the hooks know of one ordinary request.
 
     `group` is the model group as LiteLLM routes it, `shown_model` the name the client sent, `expansion` the input with
-    this plugin's items opened. `compact_at`: the client's own wish. `native`: the backend compacts by itself.
+    this plugin's items opened, None where there were none. `compact_at`: the client's own wish. `native`: the backend
+    compacts by itself.
     """
 
     group: str
     shown_model: str
     caller: Caller
-    expansion: Expansion
+    expansion: Expansion | None = None
     compact_at: CompactAt | None = None
     native: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
