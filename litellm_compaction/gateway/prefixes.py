@@ -11,7 +11,10 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
+from pydantic import ValidationError
+
 from litellm_compaction.conversation.items import RawItem
+from litellm_compaction.gateway.flights import Result
 from litellm_compaction.gateway.pending import Pending
 from litellm_compaction.gateway.store import Store
 
@@ -47,15 +50,18 @@ class Prefixes:
     def __init__(self, store: Store) -> None:
         self._store: Final = store
 
-    async def find(self, digests: Sequence[str]) -> tuple[int, str] | None:
-        """The longest prefix with a summary: how many items it covers, and the content of the item made of them."""
+    async def find(self, digests: Sequence[str]) -> tuple[int, Result] | None:
+        """The longest prefix that was compacted: how many items it has, and what came of it."""
         found: Final = await self._store.read_first([f"prefix:{digest}" for digest in reversed(digests)])
         if found is None:
             return None
-        return digests.index(found[0].partition(":")[2]) + 1, found[1].decode()
+        try:
+            return digests.index(found[0].partition(":")[2]) + 1, Result.model_validate_json(found[1])
+        except ValidationError:  # another version of the plugin wrote it in a way of its own
+            return None
 
-    async def remember(self, digest: str, content: str) -> None:
-        await self._store.write(f"prefix:{digest}", content.encode(), SUMMARY_SECONDS)
+    async def remember(self, digest: str, result: Result) -> None:
+        await self._store.write(f"prefix:{digest}", result.model_dump_json().encode(), SUMMARY_SECONDS)
 
     async def is_stuck(self, digests: Sequence[str], tokens: int) -> bool:
         """Whether compacting this conversation was no use lately, and it has not grown by a quarter since."""

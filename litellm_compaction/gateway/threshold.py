@@ -168,12 +168,15 @@ class Thresholds:
         known: Final = await self._prefixes.find(digests)
         if known is None:
             return await self._run(case, digests, metadata)
-        covered, content = known
-        expansion: Final = await self._restore(case, case.items[:covered], content, case.items[covered:])
+        covered, earlier = known
+        rest: Final = case.items[covered:]
+        expansion: Final = await self._restore(case, case.items[:covered], earlier.content, rest)
+        if not rest:  # the very same request: the same answer
+            return _Compacted(expansion.items, earlier)
         tokens: Final = await self._own_count(await self._measured(case, expansion.items), case.held)
         shorter: Final = await asyncio.to_thread(digest_prefixes, case.pending, expansion.items)
         if tokens <= case.limit or await self._prefixes.is_stuck(shorter, tokens):
-            return await self._reuse(case, content, covered, expansion, tokens)
+            return _Compacted(expansion.items, await self._extend(case, earlier, rest, tokens))
         case.pending.expansion = expansion
         return await self._run(case, digests, metadata)
 
@@ -194,13 +197,13 @@ class Thresholds:
             await self._prefixes.mark_stuck(digests[-1], case.tokens)
             self._tell(case.pending.model, "stuck", f"a compaction made {after} of {before} tokens: it is not used")
             return None
-        await self._prefixes.remember(digests[-1], result.content)
+        told: Final = result.model_copy(update={"tokens_before": before, "tokens_after": after})
+        await self._prefixes.remember(digests[-1], told)
         if after > case.limit:
             shorter: Final = await asyncio.to_thread(digest_prefixes, case.pending, expansion.items)
             await self._prefixes.mark_stuck(shorter[-1], after)
             self._tell(case.pending.model, "long", f"{after} tokens are left after a compaction, over {case.limit}")
-        told: Final = {"tokens_before": before, "tokens_after": after}
-        return _Compacted(expansion.items, result.model_copy(update=told))
+        return _Compacted(expansion.items, told)
 
     async def _fly(self, pending: Pending, metadata: Mapping[str, Any]) -> Result:
         key: Final = await asyncio.to_thread(write_key, pending)
@@ -212,14 +215,24 @@ class Thresholds:
         finally:
             self._flights.leave(key, flight)
 
-    async def _reuse(self, case: _Case, content: str, covered: int, expansion: Expansion, tokens: int) -> _Compacted:
-        """The summary of a prefix and what came after it, in an item of their own: the client's next input may begin
-        with it, and everything before it is superseded then."""
+    async def _extend(self, case: _Case, earlier: Result, rest: Sequence[RawItem], tokens: int) -> Result:
+        """The summary of a prefix and what came after it, in an item of their own: everything before an item is
+        superseded by it, so the earlier one would take the rest away."""
         pending: Final = case.pending
-        raw: Final = {"type": "compaction", "encrypted_content": content}
+        raw: Final = {"type": "compaction", "encrypted_content": earlier.content}
         payload: Final = await asyncio.to_thread(open_item, raw, pending.ring, pending.caller, allow_unsealed=True)
-        extended: Final = extend_payload(payload, case.items[covered:], pending.origin, int(time.time()))
-        result: Final = Result(
+        extended: Final = extend_payload(payload, rest, pending.origin, int(time.time()))
+        verbose_proxy_logger.info(
+            "litellm_compaction: door=%s model=%s items=%d, all but %d of them compacted before, tokens_before=%d "
+            "tokens_after=%d",
+            pending.origin,
+            pending.model,
+            len(case.items),
+            len(rest),
+            case.tokens,
+            tokens,
+        )
+        return Result(
             item_id=f"cmp_{secrets.token_hex(25)}",
             content=await seal(extended, pending.settings, pending.ring, pending.caller),
             usage=Usage(),
@@ -229,15 +242,6 @@ class Thresholds:
             tokens_after=tokens,
             message_tokens=0,
         )
-        verbose_proxy_logger.info(
-            "litellm_compaction: door=%s model=%s prefix of %d items known, tokens_before=%d tokens_after=%d",
-            pending.origin,
-            pending.model,
-            covered,
-            case.tokens,
-            tokens,
-        )
-        return _Compacted(expansion.items, result)
 
     async def _restore(
         self, case: _Case, prefix: Sequence[RawItem], content: str, rest: Sequence[RawItem]

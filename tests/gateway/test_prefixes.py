@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from litellm_compaction.compaction.answer import Usage
 from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.envelope.sealing import Caller, KeyRing
+from litellm_compaction.gateway.flights import Result
 from litellm_compaction.gateway.pending import Pending, new_frame
 from litellm_compaction.gateway.prefixes import Prefixes, digest_prefixes
 from litellm_compaction.gateway.store import LOCAL, Store
@@ -33,6 +35,11 @@ def pending(**changes: Any) -> Pending:
         frame=new_frame("m"),
     )
     return replace(base, **changes)
+
+
+def result(content: str) -> Result:
+    numbers = {"attempts": 1, "dropped": 0, "tokens_before": 9, "tokens_after": 3, "message_tokens": 0}
+    return Result.model_validate({"item_id": "cmp_1", "content": content, "usage": Usage(1, 2), **numbers})
 
 
 def prefixes(now: list[float]) -> Prefixes:
@@ -72,10 +79,10 @@ async def test_the_longest_known_prefix_is_found() -> None:
     known = prefixes([0.0])
     digests = digest_prefixes(pending(), [*ITEMS, user("four")])
     assert await known.find(digests) is None
-    await known.remember(digests[0], "first")
-    await known.remember(digests[2], "third")
-    assert await known.find(digests) == (3, "third")
-    assert await known.find(digests[:2]) == (1, "first")
+    await known.remember(digests[0], result("first"))
+    await known.remember(digests[2], result("third"))
+    assert await known.find(digests) == (3, result("third"))
+    assert await known.find(digests[:2]) == (1, result("first"))
     assert await known.find([]) is None
 
 
@@ -84,7 +91,7 @@ async def test_summaries_last_a_day_and_marks_ten_minutes() -> None:
     now = [0.0]
     known = prefixes(now)
     digests = digest_prefixes(pending(), ITEMS)
-    await known.remember(digests[2], "content")
+    await known.remember(digests[2], result("content"))
     await known.mark_stuck(digests[2], 1_000)
     now[0] = 599.0
     assert await known.is_stuck(digests, 1_000)
@@ -104,3 +111,11 @@ async def test_a_conversation_that_has_grown_is_tried_again() -> None:
     assert await known.is_stuck(digests, 1_249)
     assert not await known.is_stuck(digests, 1_250)
     assert not await known.is_stuck(digests[:2], 1_000)
+
+
+async def test_what_another_version_wrote_is_no_prefix() -> None:
+    """It is summarised again."""
+    store = Store(LOCAL, lambda: RING)
+    digests = digest_prefixes(pending(), ITEMS)
+    await store.write(f"prefix:{digests[2]}", b'{"content": 1}', 60)
+    assert await Prefixes(store).find(digests) is None

@@ -319,9 +319,22 @@ def test_the_only_slot_is_free_for_the_summary(gateway: LiveProxy, backend: Scri
 
 
 def test_the_same_request_again_is_not_paid_again(gateway: LiveProxy, backend: ScriptedBackend) -> None:
-    """A client that tries again gets the same item."""
+    """A client that tries again gets the same item and is told the same of it."""
     asked = {"model": "auto-low", "input": session(2_500, "again")}
     backend.script(Summary("SUM"), Text("one"), Text("two"))
-    first, second = (gateway.post("/v1/responses", asked).json() for _ in range(2))
-    assert types(second) == ["compaction", "message"]
-    assert types(first) == types(second)
+    first, second = (gateway.post("/v1/responses", asked) for _ in range(2))
+    assert types(first.json()) == ["compaction", "message"]
+    assert second.json()["output"][0] == first.json()["output"][0]
+    assert second.json()["usage"] == first.json()["usage"]
+    for name in ("attempts", "tokens-before", "tokens-after"):
+        assert second.headers[f"x-litellm-compaction-{name}"] == first.headers[f"x-litellm-compaction-{name}"]
+
+
+def test_a_retry_of_the_router_tells_what_was_spent(gateway: LiveProxy, backend: ScriptedBackend) -> None:
+    """The answer's backend fails once and LiteLLM tries again: one summary, and its tokens are in the usage."""
+    backend.script(Summary("SUM", usage=SPENT), Failure(500, {"message": "boom"}), Text("done", usage=(50, 7)))
+    asked = {"model": "auto-low", "input": session(2_500, "retry"), "num_retries": 1}
+    response = gateway.post("/v1/responses", asked)
+    assert response.status_code == 200, response.text
+    assert types(response.json()) == ["compaction", "message"]
+    assert response.json()["usage"]["total_tokens"] == 1_047
