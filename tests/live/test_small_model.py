@@ -59,3 +59,25 @@ def test_small_model_compacts_and_goes_on(live_proxy: LiveProxy) -> None:
     assert answer.status_code == 200, answer.text
     said = "".join(part["text"] for entry in answer.json()["output"] for part in entry.get("content") or ())
     assert "import_csv.py" in said
+
+
+def test_small_model_compacts_at_a_threshold_and_answers(live_proxy: LiveProxy) -> None:
+    """A conversation over the client's threshold: one request brings the item, and an answer out of the summary."""
+    filler = call("c4", arguments='{"command": "cat docs/history.md"}')
+    long_ago = output("c4", "The release notes of that year say nothing about imports. " * 250)
+    question = user("Which file did we change for the missing row? Answer with its path.")
+    asked = {
+        "model": "small",
+        "input": [*CONVERSATION[:7], filler, CONVERSATION[7], long_ago, CONVERSATION[8], question],
+        "context_management": [{"type": "compaction", "compact_threshold": 2_000}],
+    }
+    with live_proxy.client() as client:
+        client.timeout = 600
+        answer = client.post("/v1/responses", json=asked)
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert [entry["type"] for entry in body["output"]][:2] == ["compaction", "message"]
+    assert int(answer.headers["x-litellm-compaction-tokens-after"]) < 2_000
+    said = "".join(part["text"] for entry in body["output"][1:] for part in entry.get("content") or ())
+    assert "import_csv.py" in said
+    assert body["usage"]["total_tokens"] == body["usage"]["input_tokens"] + body["usage"]["output_tokens"]
