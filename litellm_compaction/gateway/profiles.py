@@ -19,7 +19,7 @@ from litellm_compaction.budget.counting import (
     careful_counter,
 )
 from litellm_compaction.compaction.prompt import Style
-from litellm_compaction.gateway.catalogue import entry_of, list_deployments, model_of, provider_of
+from litellm_compaction.gateway.catalogue import Deployment, entry_of, list_deployments, model_of, provider_of
 
 if TYPE_CHECKING:
     from litellm.router import Router
@@ -59,9 +59,7 @@ def read_profile(router: Router, group: str, team: str | None) -> Profile:
     return Profile(
         first_style=Style.TOOL if tools else Style.SCHEMA if schema else Style.TEXT,
         images=all(info.get("supports_vision") is not False for info in infos),
-        count_error=max(
-            (_count_error(model_of(deployment)) for deployment in deployments), default=OTHER_TOKENIZER_ERROR
-        ),
+        count_error=max((count_error_of(deployment) for deployment in deployments), default=OTHER_TOKENIZER_ERROR),
         truncates=any(provider_of(deployment) in _TRUNCATING_PROVIDERS for deployment in deployments),
     )
 
@@ -76,8 +74,10 @@ def _abilities(deployment: Mapping[str, Any]) -> dict[str, Any]:
     return {**{key: bool(known.get(key)) for key in said}, **own}
 
 
-def _count_error(model: str) -> float:
-    return next(error for names, error in _COUNT_ERRORS if names.search(model.lower()))
+def count_error_of(deployment: Deployment) -> float:
+    """The share by which a count may fall short of what the deployment's own tokenizer makes of the text."""
+    model: Final = model_of(deployment).lower()
+    return next(error for names, error in _COUNT_ERRORS if names.search(model))
 
 
 @functools.cache

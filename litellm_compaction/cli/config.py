@@ -1,0 +1,134 @@
+"""A LiteLLM config file as the gateway would read it, without a proxy, a key or a network."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from litellm.proxy.common_utils.config_includes import resolve_include_file_path, resolve_includes
+from litellm.router_utils.pattern_match_deployments import PatternMatchRouter
+
+from litellm_compaction.budget.arithmetic import Budget, ImpossibleBudget
+from litellm_compaction.budget.limits import ModelLimits, smallest
+from litellm_compaction.errors import SettingsError
+from litellm_compaction.gateway.catalogue import Deployment
+from litellm_compaction.gateway.limits import deployment_limits
+from litellm_compaction.gateway.operator import SECTION, Operator
+from litellm_compaction.settings import Settings
+
+_ENVIRONMENT: Final = "os.environ/"
+
+
+class ConfigError(Exception):
+    """A config that cannot be read at all; the message says what is wrong with it."""
+
+
+class Config:
+    """The models of a config and the plugin's settings for them.
+
+    Raises ConfigError, and SettingsError for global settings that cannot be used.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        models: Final = values.get("model_list")
+        if not isinstance(models, list) or not all(isinstance(model, Mapping) for model in models):
+            raise ConfigError("'model_list' is missing or no list of models")
+        self._models: Final[Sequence[Deployment]] = models
+        self._aliases: Final = _read_aliases(values)
+        own: Final = _member(values, "callback_settings").get(SECTION)
+        self._operator: Final = Operator(_without_secrets(own), {})
+        self._patterns: Final = PatternMatchRouter()
+        for model in models:
+            if "*" in str(model.get("model_name")):
+                self._patterns.add_pattern(str(model["model_name"]), dict(model))
+
+    @property
+    def names(self) -> list[str]:
+        """Every model group once, in the order of the file, then the aliases."""
+        return list(dict.fromkeys([*(str(model.get("model_name")) for model in self._models), *self._aliases]))
+
+    def deployments(self, name: str) -> list[Deployment]:
+        """The deployments that would serve a name; none where nobody does."""
+        group: Final = self._aliases.get(name, name)
+        found: Final = [model for model in self._models if str(model.get("model_name")) == group]
+        return found or [dict(model) for model in self._patterns.route(group) or ()]
+
+    def settings(self, name: str) -> Settings:
+        """The settings of a group: of the first deployment that has its own, else the global ones."""
+        own: Final = (self.settings_of(entry) for entry in self.deployments(name))
+        return next((settings for settings in own if settings != self._operator.settings), self._operator.settings)
+
+    def settings_of(self, deployment: Deployment) -> Settings:
+        """The settings of one deployment. Raises SettingsError."""
+        return self._operator.settings_of(deployment)
+
+    def limits(self, name: str) -> ModelLimits:
+        """The limits of a group as the gateway holds it to them, without what refusals teach. Raises SettingsError."""
+        return smallest([deployment_limits(entry, self.settings_of(entry)) for entry in self.deployments(name)])
+
+    def budget(self, name: str) -> Budget | None:
+        """C, O, I and T of a group; None where the window is unknown. Raises SettingsError."""
+        settings: Final = self.settings(name)
+        try:
+            return self.limits(name).budget(settings.threshold_rule, settings.threshold)
+        except ImpossibleBudget as impossible:
+            raise SettingsError(f"model {name!r} has no budget: {impossible}") from None
+
+
+def read_config(path: Path) -> Config:
+    """The config in a file, with what it includes. Raises ConfigError and SettingsError."""
+    location: Final = str(path.absolute())
+
+    async def read(included: str) -> Mapping[str, object]:
+        return _load(Path(included))
+
+    def resolve(entry: str, declared_in: str) -> str:
+        return resolve_include_file_path(entry, declared_in, location)
+
+    try:
+        return Config(asyncio.run(resolve_includes(_load(path), location, resolve, read)))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _load(path: Path) -> Mapping[str, object]:
+    try:
+        loaded: Final = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        # Without the parser's own text: it quotes the line, and the line may be a secret.
+        raise ConfigError(f"{path} cannot be read as YAML ({type(error).__name__})") from None
+    if not isinstance(loaded, Mapping):
+        raise ConfigError(f"{path} is no mapping of settings")
+    return loaded
+
+
+def _read_aliases(values: Mapping[str, Any]) -> dict[str, str]:
+    """Alias to group: a name, or an object with the name as `model`."""
+    aliases: Final = _member(_member(values, "router_settings"), "model_group_alias")
+    return {
+        str(alias): str(target["model"] if isinstance(target, Mapping) else target)
+        for alias, target in aliases.items()
+        if not isinstance(target, Mapping) or "model" in target
+    }
+
+
+def _without_secrets(own: object) -> object:
+    """The global settings with a stand-in for secrets that only the proxy's machine has."""
+    keys: Final = own.get("keys") if isinstance(own, Mapping) else None
+    if not isinstance(own, Mapping) or not isinstance(keys, list):
+        return own
+    return {**own, "keys": ["-" if _is_elsewhere(key) else key for key in keys]}
+
+
+def _is_elsewhere(key: object) -> bool:
+    """Whether a key comes from an environment variable that is not set here."""
+    return isinstance(key, str) and key.startswith(_ENVIRONMENT) and key.removeprefix(_ENVIRONMENT) not in os.environ
+
+
+def _member(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found: Final = values.get(name)
+    return found if isinstance(found, Mapping) else {}
