@@ -39,13 +39,13 @@ def write_lines(model: str, budget: Budget, base_url: str, env_key: str, by: By)
     at: Final = (
         f"# Codex compacts when a turn has used {window.limit} tokens: over {threshold}."
         if window.limit > budget.threshold
-        else f"# Codex goes no higher than 90 % of its window: it compacts at {window.limit} tokens, before {threshold}."
+        else f"# Codex goes no higher than 90 % of its window: it compacts at {window.limit}, before {threshold}."
     )
     lines = [
         f"model = {_text(model)}",
         f"model_provider = {_text(_PROVIDER)}",
-        f"# The model's window has {budget.context} tokens, up to {budget.output} of them for the answer. Codex is told",
-        "# as much as it takes for 90 % of it, its upper bound for the next number, not to be below that.",
+        f"# The model's window has {budget.context} tokens, up to {budget.output} of them for the answer. Codex is",
+        "# told as much as it takes for 90 % of it, its upper bound for the next number, not to be below that.",
         f"model_context_window = {window.context}",
         at,
         f"model_auto_compact_token_limit = {window.limit}",

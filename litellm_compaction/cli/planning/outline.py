@@ -9,20 +9,22 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from litellm_compaction.budget.arithmetic import Budget
+from litellm_compaction.budget.counting import exact_counter
 from litellm_compaction.budget.limits import summary_room
 from litellm_compaction.cli.config import Config
 from litellm_compaction.compaction.answer import Reply
 from litellm_compaction.compaction.compact import Task, make_plan
 from litellm_compaction.compaction.engine import Account, Summary, summarize
-from litellm_compaction.compaction.plan import Plan, select_kept
+from litellm_compaction.compaction.plan import select_kept
 from litellm_compaction.compaction.policy import Policy
 from litellm_compaction.compaction.prompt import SUMMARY_TOOL, write_instructions
 from litellm_compaction.conversation.expansion import Expansion, Opened, expand_items
-from litellm_compaction.conversation.items import TRIGGER_TYPE, RawItem, classify_items, normalize_input
+from litellm_compaction.conversation.items import TRIGGER_TYPE, Kind, RawItem, classify_items, normalize_input
+from litellm_compaction.conversation.measure import Measured, measure_request
 from litellm_compaction.conversation.transcript import item_ref
 from litellm_compaction.envelope.sealing import KeyRing, content_digest, open_item
 from litellm_compaction.gateway.counting import RequestCounter
-from litellm_compaction.gateway.profiles import count_error_of, load_counter
+from litellm_compaction.gateway.profiles import count_error_of, load_counter, load_encoding
 from litellm_compaction.gateway.runner import kept_limits
 
 Fate = Literal["kept", "summarised", "shortened", "left out", "carried"]
@@ -99,16 +101,16 @@ def outline_request(body: Mapping[str, Any], model: str, config: Config, ring: K
     )
     summary: Final = asyncio.run(summarize(plan.units, _write_nothing, policy, Account()))
     selection: Final = select_kept(plan, (), expansion.summaries, task.limits(plan.tokens).kept, count)
-    counter: Final = RequestCounter()
-    counted: Final = asyncio.run(_count(counter, {**body, "input": expansion.items}, error))
+    measured: Final = measure_request({**body, "input": expansion.items})
+    counted: Final = asyncio.run(RequestCounter().count(measured, "", error, None))
     return Outline(
         model=model,
         writer=writer,
         budget=config.budget(model),
-        counted=counted[0],
-        error=counted[1],
+        counted=counted.tokens,
+        error=counted.error,
         windows=summary.windows,
-        lines=_lines(expansion.items, plan, selection.refs, summary),
+        lines=_lines(expansion.items, measured, selection.refs, summary),
     )
 
 
@@ -127,15 +129,12 @@ async def _write_nothing(messages: list[dict[str, Any]], parameters: dict[str, A
     return Reply(calls=((SUMMARY_TOOL, arguments),))
 
 
-async def _count(counter: RequestCounter, body: Mapping[str, Any], error: float) -> tuple[int, int]:
-    count: Final = await counter.count(await counter.measure(body), "", error, None)
-    return count.tokens, count.error
-
-
-def _lines(items: Sequence[RawItem], plan: Plan, kept: frozenset[str], summary: Summary) -> list[Line]:
-    sizes: Final = {
-        block.ref: tokens for unit in plan.units for block, tokens in zip(unit.blocks, unit.sizes, strict=True)
-    }
+def _lines(items: Sequence[RawItem], measured: Measured, kept: frozenset[str], summary: Summary) -> list[Line]:
+    count: Final = exact_counter(load_encoding())
+    # Tools among the items are measured with the tools.
+    pieces: Final = iter(measured.items)
+    classified: Final = classify_items(items)
+    sizes: Final = [0 if item.kind is Kind.TOOLS else next(pieces).count(count) for item in classified]
 
     def fate(ref: str, *, is_carried: bool) -> Fate:
         if is_carried:
@@ -151,8 +150,8 @@ def _lines(items: Sequence[RawItem], plan: Plan, kept: frozenset[str], summary: 
             index=item.index,
             type=item.type,
             role=item.role,
-            tokens=sizes.get(item_ref(item.index), 0),
+            tokens=sizes[item.index],
             fate=fate(item_ref(item.index), is_carried=item.is_system or not item.is_history),
         )
-        for item in classify_items(items)
+        for item in classified
     ]
