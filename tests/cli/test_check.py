@@ -1,0 +1,226 @@
+"""`litellm-compaction check`: budgets to the number, every warning and error in words, one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from litellm_compaction.cli.main import main
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "config_examples").glob("*.yaml"))
+LOCAL = {"model": "hosted_vllm/mine", "api_base": "http://127.0.0.1:9/v1"}
+
+
+def model(name: str, own: dict[str, Any] | None = None, params: dict[str, Any] | None = None, **info: Any) -> Any:
+    info |= {} if own is None else {"compaction": own}
+    return {"model_name": name, "litellm_params": params or LOCAL, "model_info": info}
+
+
+def check(folder: Path, models: list[Any], *options: str, **sections: Any) -> Result:
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump({"model_list": models, **sections}, sort_keys=False))
+    return CliRunner().invoke(main, ["check", str(file), *options])
+
+
+def rows(folder: Path, models: list[Any], **sections: Any) -> dict[str, dict[str, Any]]:
+    """The models of a config without errors, by name."""
+    result = check(folder, models, "--json", **sections)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["errors"] == []
+    return {row["model"]: row for row in found["models"]}
+
+
+FOUR: dict[str, tuple[dict[str, int], tuple[int, int]]] = {  # settings, I and T
+    "first": ({"context": 500_000, "output": 128_000}, (372_000, 372_000)),
+    "second": ({"context": 500_000, "output": 64_000}, (436_000, 425_000)),
+    "third": ({"context": 1_050_000, "output": 128_000, "max_input": 922_000}, (922_000, 892_500)),
+    "fourth": ({"context": 8_192, "output": 1_234}, (6_958, 6_958)),
+}
+
+
+def test_four_rows_of_the_contract(tmp_path: Path) -> None:
+    """To the number, for people and for programs."""
+    models = [model(name, own) for name, (own, _) in FOUR.items()]
+    found = rows(tmp_path, models)
+    shown = check(tmp_path, models).stdout
+    for name, (own, (room, threshold)) in FOUR.items():
+        assert found[name] == {
+            "model": name,
+            "context": own["context"],
+            "output": own["output"],
+            "max_input": own.get("max_input"),
+            "input": room,
+            "threshold": threshold,
+            "source": "settings",
+            "warnings": [],
+        }
+        line = next(line for line in shown.splitlines() if name in line)
+        for number in (own["context"], own["output"], room, threshold):
+            assert f" {number:,} " in line
+
+
+def test_third_row_out_of_the_catalogue(tmp_path: Path) -> None:
+    """GPT-6.1 Sol: the catalogue's input is the window without the output."""
+    row = rows(tmp_path, [model("sol", params={"model": "openai/gpt-6.1-sol"})])["sol"]
+    assert [row[key] for key in ("context", "output", "max_input", "input", "threshold", "source")] == [
+        1_050_000,
+        128_000,
+        922_000,
+        922_000,
+        892_500,
+        "catalogue",
+    ]
+
+
+def test_unknown_limits_are_said(tmp_path: Path) -> None:
+    """Nulls for programs, and in words what that means."""
+    row = rows(tmp_path, [model("mine")])["mine"]
+    assert {row[key] for key in ("context", "output", "max_input", "input", "threshold", "source")} == {None}
+    assert "no enforcement and no automatic threshold; explicit compaction still works" in row["warnings"][0]
+    assert "unknown" in check(tmp_path, [model("mine")]).stdout
+
+
+def test_smallest_of_a_group_aliases_and_wildcards(tmp_path: Path) -> None:
+    """One row a name: the smallest deployment counts, an alias is what it stands for, a wildcard has no numbers."""
+    models = [
+        model("group", {"context": 100_000, "output": 4_000}),
+        model("group", {"context": 50_000, "output": 8_000}),
+        model("openai/*", params={"model": "openai/*"}),
+    ]
+    aliases = {"short": "group", "hidden": {"model": "group", "hidden": True}, "five": "openai/gpt-5"}
+    found = rows(tmp_path, models, router_settings={"model_group_alias": aliases})
+    assert list(found) == ["group", "openai/*", "short", "hidden", "five"]
+    numbers = [found["group"][key] for key in ("context", "output", "input")]
+    assert numbers == [50_000, 4_000, 42_000]
+    assert [found["hidden"][key] for key in ("context", "output", "input")] == numbers
+    assert found["five"]["context"] == 400_000
+    assert found["openai/*"]["context"] is None
+    assert "wildcard" in found["openai/*"]["warnings"][0]
+
+
+WARNED: dict[str, tuple[Any, str]] = {
+    "huge": (model("m", params={"model": "snowflake/openai-gpt-5-nano"}), "hardly true"),
+    "output-as-large-as-input": (model("m", params={"model": "mistral/mistral-large-latest"}), "not believed"),
+    "text": (model("m", max_input_tokens="128000", max_output_tokens=8_000), "is text ('128000')"),
+    "unit": (model("m", max_input_tokens="128k"), "'128k', which is no number of tokens"),
+    "fraction": (model("m", max_input_tokens=0.5), "0.5, which is no number of tokens"),
+    "truth": (model("m", max_output_tokens=True), "True, which is no number of tokens"),
+    "zero": (model("m", max_input_tokens=0), "0, which is no number of tokens"),
+    "ollama": (model("m", params={"model": "ollama/llama3"}), "Ollama runs it with `num_ctx`"),
+    "output-unknown": (model("m", {"context": 32_768}), "8192 derived from the window"),
+    "threshold-clamped": (
+        model("m", {"context": 32_768, "output": 8_192, "threshold": 30_000}),
+        "threshold 30000 is over the input budget: 24576 counts",
+    ),
+    "fraction-clamped": (
+        model("m", {"context": 32_768, "output": 8_192, "threshold": 0.9}),
+        "threshold 29491 is over the input budget: 24576 counts",
+    ),
+    "early": (model("m", {"context": 20_000, "output": 1_024}), "compaction begins at 3616, less than half"),
+    "early-by-output": (model("m", {"context": 100_000, "output": 70_000}), "70000 tokens of output are kept free"),
+    "auto-without-window": (model("m", {"auto_compact": True}), "auto_compact does nothing without a known window"),
+    "summary-model": (
+        model("m", {"context": 9_000, "output": 99, "summary_model": "gone"}),
+        "summary_model 'gone' is no model of this config",
+    ),
+}
+
+
+@pytest.mark.parametrize(("entry", "words"), WARNED.values(), ids=WARNED)
+def test_warnings(tmp_path: Path, entry: Any, words: str) -> None:
+    """What looks wrong is said once, with the number, and is no error."""
+    warnings = rows(tmp_path, [entry])["m"]["warnings"]
+    assert [words in warning for warning in warnings].count(True) == 1, warnings
+    shown = " ".join(check(tmp_path, [entry]).stdout.split())
+    assert words in shown
+
+
+def test_what_the_operator_says_silences_the_catalogue(tmp_path: Path) -> None:
+    """A number of the catalogue that is not used is not warned of."""
+    own = {"context": 262_144, "output": 8_000}
+    for params in ({"model": "mistral/mistral-large-latest"}, {"model": "ollama/llama3"}):
+        limits = own if "mistral" in params["model"] else {"context": 8_000, "output": 800}
+        assert rows(tmp_path, [model("m", limits, params)])["m"]["warnings"] == []
+
+
+REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "unknown-key": (model("m", {"contxt": 1}), ("contxt", "unknown setting")),
+    "output-over-window": (model("m", {"context": 100, "output": 100}), ("output", "100")),
+    "over-the-catalogues-window": (
+        model("m", {"context": 500_000}, {"model": "openai/gpt-5"}),
+        ("context", "500000", "400000", "'m'"),
+    ),
+    "over-the-output-limit": (
+        model("m", {"output": 200_000}, {"model": "openai/gpt-5"}),
+        ("output", "200000", "128000"),
+    ),
+    "threshold-over-window": (model("m", {"threshold": 9_000}, max_input_tokens=8_000), ("threshold", "9000", "8000")),
+    "no-integer": (model("m", {"context": "128k"}), ("context", "128k")),
+}
+
+
+@pytest.mark.parametrize(("entry", "words"), REFUSED.values(), ids=REFUSED)
+def test_impossible_numbers_are_errors(tmp_path: Path, entry: Any, words: tuple[str, ...]) -> None:
+    """Exit 1, the key, the value and the bound named; the other models are still listed."""
+    models = [entry, model("fine", {"context": 8_192, "output": 1_234})]
+    found = check(tmp_path, models, "--json")
+    assert found.exit_code == 1
+    report = json.loads(found.stdout)
+    assert [row["model"] for row in report["models"]] == ["fine"]
+    assert len(report["errors"]) == 1
+    assert all(word in report["errors"][0] for word in words), report["errors"]
+    people = check(tmp_path, models)
+    assert people.exit_code == 1
+    assert words[0] in people.stderr
+
+
+def test_all_errors_are_told_at_once(tmp_path: Path) -> None:
+    """Not only the first."""
+    report = json.loads(check(tmp_path, [model("a", {"x": 1}), model("b", {"y": 1})], "--json").stdout)
+    assert len(report["errors"]) == 2
+
+
+BROKEN: dict[str, tuple[str | None, str]] = {
+    "missing-file": (None, "cannot be read"),
+    "no-yaml": ("a: [", "cannot be read as YAML"),
+    "no-mapping": ("- 1", "no mapping"),
+    "no-models": ("litellm_settings: {}", "model_list"),
+    "models-of-another-kind": ("model_list: [1]", "model_list"),
+    "global-settings": ("model_list: []\ncallback_settings: {litellm_compaction: {nonsense: 1}}", "nonsense"),
+    "include-missing": ("model_list: []\ninclude: [gone.yaml]", "gone.yaml"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), BROKEN.values(), ids=BROKEN)
+def test_configs_that_cannot_be_read(tmp_path: Path, text: str | None, words: str) -> None:
+    """One sentence and exit 1, no traceback; the same as JSON."""
+    file = tmp_path / "config.yaml"
+    if text is not None:
+        file.write_text(text)
+    people = CliRunner().invoke(main, ["check", str(file)])
+    assert people.exit_code == 1
+    assert words in people.stderr
+    assert "Traceback" not in people.output
+    programs = CliRunner().invoke(main, ["check", str(file), "--json"])
+    report = json.loads(programs.stdout)
+    assert report["models"] == []
+    assert words in report["errors"][0]
+
+
+def test_included_files_count(tmp_path: Path) -> None:
+    """LiteLLM's `include` adds models."""
+    (tmp_path / "more.yaml").write_text(yaml.safe_dump({"model_list": [model("more", {"context": 900, "output": 9})]}))
+    assert list(rows(tmp_path, [model("one")], include=["more.yaml"])) == ["one", "more"]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_are_sound(example: Path) -> None:
+    """Every config of config_examples passes, also where its secrets are not set."""
+    result = CliRunner().invoke(main, ["check", str(example)], env={"COMPACTION_KEY": None})
+    assert result.exit_code == 0, result.output

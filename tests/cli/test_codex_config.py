@@ -1,0 +1,112 @@
+"""`litellm-compaction codex-config`: TOML with which Codex compacts at the gateway's threshold.
+
+That Codex does is tested with the real binary in tests/clients/test_codex_budget.py.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from litellm_compaction.budget.arithmetic import derive_budget
+from litellm_compaction.cli.codex.lines import fit_window
+from litellm_compaction.cli.main import main
+
+MODELS = [
+    {
+        "model_name": "first",
+        "litellm_params": {"model": "hosted_vllm/x"},
+        "model_info": {"compaction": {"context": 500_000, "output": 128_000}},
+    },
+    {"model_name": "openai/*", "litellm_params": {"model": "openai/*"}},
+    {"model_name": "unknown", "litellm_params": {"model": "hosted_vllm/x"}},
+    {
+        "model_name": "late",
+        "litellm_params": {"model": "hosted_vllm/x"},
+        "model_info": {"compaction": {"context": 100_000, "output": 1_000, "threshold": 95_000}},
+    },
+]
+
+
+def run(folder: Path, *arguments: str) -> Result:
+    file = folder / "config.yaml"
+    aliases = {"model_group_alias": {"alias": "first"}}
+    file.write_text(yaml.safe_dump({"model_list": MODELS, "router_settings": aliases}))
+    return CliRunner().invoke(main, ["codex-config", str(file), *arguments])
+
+
+def lines(folder: Path, *arguments: str) -> dict[str, Any]:
+    result = run(folder, *arguments)
+    assert result.exit_code == 0, result.output
+    return tomllib.loads(result.stdout)
+
+
+def test_by_capabilities(tmp_path: Path) -> None:
+    """What facts/codex.md asks for, with a limit just over T, and a window of which 90 % is not below that."""
+    assert lines(tmp_path, "first", "--base-url", "http://127.0.0.1:4000") == {
+        "model": "first",
+        "model_provider": "litellm",
+        "model_context_window": 413_335,
+        "model_auto_compact_token_limit": 372_001,
+        "model_providers": {
+            "litellm": {
+                "name": "LiteLLM",
+                "base_url": "http://127.0.0.1:4000/v1",
+                "env_key": "LITELLM_API_KEY",
+                "wire_api": "responses",
+                "stream_idle_timeout_ms": 900_000,
+                "capabilities": {"remote_compaction": "v2"},
+            }
+        },
+    }
+
+
+def test_by_name(tmp_path: Path) -> None:
+    """Older releases look at the provider's name, and know no capabilities."""
+    told = lines(tmp_path, "first", "--base-url", "http://h/v1/", "--by", "name", "--env-key", "MY_KEY")
+    provider = told["model_providers"]["litellm"]
+    assert provider["name"] == "OpenAI"
+    assert "capabilities" not in provider
+    assert (provider["base_url"], provider["env_key"]) == ("http://h/v1", "MY_KEY")
+
+
+@pytest.mark.parametrize(("name", "limit"), [("alias", 372_001), ("openai/gpt-5", 272_001)])
+def test_aliases_and_wildcards(tmp_path: Path, name: str, limit: int) -> None:
+    """Whatever name a client may use."""
+    told = lines(tmp_path, name, "--base-url", "http://h")
+    assert (told["model"], told["model_auto_compact_token_limit"]) == (name, limit)
+
+
+def test_a_threshold_codex_cannot_reach(tmp_path: Path) -> None:
+    """Above 90 % of the window: the highest that Codex takes, and a line that says so."""
+    text = run(tmp_path, "late", "--base-url", "http://h").stdout
+    assert tomllib.loads(text)["model_auto_compact_token_limit"] == 90_000
+    assert "before the gateway's threshold of 95000" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("unknown", "window of 'unknown' is unknown"), ("gone", "no model 'gone'")]
+)
+def test_refusals(tmp_path: Path, name: str, words: str) -> None:
+    """Exit 1 and one sentence."""
+    result = run(tmp_path, name, "--base-url", "http://h")
+    assert result.exit_code == 1
+    assert words in result.stderr
+
+
+@given(st.integers(2, 3_000_000).flatmap(lambda c: st.tuples(st.just(c), st.integers(1, c - 1))))
+def test_codex_compacts_over_t_where_it_can(numbers: tuple[int, int]) -> None:
+    """The limit is over T unless 90 % of the whole window is not; the window is never enlarged."""
+    budget = derive_budget(*numbers)
+    window = fit_window(budget)
+    effective = min(window.limit, window.context * 9 // 10)
+    assert window.context <= budget.context
+    assert effective == window.limit
+    assert effective == budget.threshold + 1 or window.context == budget.context
