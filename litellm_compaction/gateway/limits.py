@@ -56,7 +56,9 @@ def read_limits(
     router: Router, group: str, team: str | None, settings_of: Callable[[Deployment], Settings]
 ) -> ModelLimits:
     """The limits that hold for all of a group: the smallest of its deployments, each under its own settings."""
-    return smallest([deployment_limits(entry, settings_of(entry)) for entry in list_deployments(router, group, team)])
+    # A name that LiteLLM serves without a deployment of its own has the global settings.
+    deployments: Final = list_deployments(router, group, team) or ({},)
+    return smallest([deployment_limits(entry, settings_of(entry)) for entry in deployments])
 
 
 def deployment_limits(deployment: Deployment, settings: Settings) -> ModelLimits:
@@ -102,12 +104,15 @@ def check_limits(deployment: Deployment, settings: Settings) -> None:
             raise _refused(name, key, value, f"at most {bound}, {what} of {model_of(deployment)} ({found.source})")
     if limits.context is None:
         return
-    if isinstance(settings.threshold, int) and settings.threshold >= limits.context:
-        raise _refused(name, "threshold", settings.threshold, f"less than the window ({limits.context})")
+    for key, value in (("output", settings.output), ("threshold", settings.threshold)):
+        if isinstance(value, int) and value >= limits.context:
+            raise _refused(name, key, value, f"less than the window, {limits.context} ({limits.source})")
     try:
         limits.budget(settings.threshold_rule, settings.threshold)
     except ImpossibleBudget as impossible:
-        raise SettingsError(f"model {name!r} has no budget: {impossible} ({limits.source})") from None
+        # A catalogue that leaves no room for a prompt is no fault of the operator's: that model has no budget.
+        if settings.context is not None:
+            raise SettingsError(f"context of model {name!r}: {impossible}") from None
 
 
 def _refused(model: str, key: str, value: int, allowed: str) -> SettingsError:

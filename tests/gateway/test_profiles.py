@@ -1,4 +1,4 @@
-"""Backends as data: what a model group can do, what its limits are and where from, how its tokens are counted."""
+"""Backends as data: what a model group can do, how its tokens are counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import litellm
 import litellm.litellm_core_utils.default_encoding  # points tiktoken at LiteLLM's encodings, at its first import
 import pytest
 import tiktoken
-from litellm.router import Router
 
 from litellm_compaction.budget.counting import (
     CLAUDE_TOKENIZER_ERROR,
@@ -19,12 +18,10 @@ from litellm_compaction.budget.counting import (
     OWN_TOKENIZER_ERROR,
     estimate_tokens,
 )
-from litellm_compaction.budget.limits import ModelLimits
 from litellm_compaction.compaction.prompt import Style
+from litellm_compaction.gateway import catalogue
 from litellm_compaction.gateway import profiles as module
-from litellm_compaction.gateway.limits import read_limits, read_tokens
 from litellm_compaction.gateway.profiles import Profile, load_counter, read_profile
-from litellm_compaction.settings import Settings
 
 Deployments = list[dict[str, Any]]
 
@@ -43,10 +40,6 @@ class FakeRouter:
 
 def profile_of(deployments: Deployments | None) -> Profile:
     return read_profile(cast("Any", FakeRouter(deployments)), "group", None)
-
-
-def limits_of(deployments: Deployments | None, **settings: Any) -> ModelLimits:
-    return read_limits(cast("Any", FakeRouter(deployments)), "group", None, Settings.model_validate(settings))
 
 
 def entry(model: str = "openai/unheard-of", **info: Any) -> dict[str, Any]:
@@ -86,7 +79,7 @@ PROFILES: dict[str, tuple[Deployments | None, Profile]] = {
 def test_profile(deployments: Deployments | None, profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
     """What any deployment of the group lacks, the group lacks; what nobody says, it can."""
     monkeypatch.setattr(litellm, "model_cost", CATALOGUE)
-    monkeypatch.setattr(module, "_CATALOGUE", frozenset(CATALOGUE))
+    monkeypatch.setattr(catalogue, "_CATALOGUE", frozenset(CATALOGUE))
     assert profile_of(deployments) == profile
 
 
@@ -154,224 +147,6 @@ SILENT: dict[str, tuple[Deployments, bool]] = {
 def test_servers_that_cut_prompts(deployments: Deployments, truncates: bool) -> None:
     """Ollama cuts a prompt that is too long and says nothing; one such deployment is enough."""
     assert profile_of(deployments).truncates is truncates
-
-
-# Limits.
-
-UNKNOWN = ModelLimits()
-MEANINGS: dict[str, tuple[str, ModelLimits]] = {
-    "net-of-output": ("gpt-5", ModelLimits(400_000, 128_000, 272_000, "catalogue")),
-    "net-by-provider": ("openai/gpt-5", ModelLimits(400_000, 128_000, 272_000, "catalogue")),
-    "total": ("claude-sonnet-4-5", ModelLimits(200_000, 64_000, None, "catalogue")),
-    "output-as-large-as-window": ("mistral/mistral-large-latest", ModelLimits(262_144, None, None, "catalogue")),
-    "unknown": ("openai/unheard-of", UNKNOWN),
-    "no-name": ("", UNKNOWN),
-}
-
-
-@pytest.mark.parametrize(("model", "limits"), MEANINGS.values(), ids=MEANINGS)
-def test_meaning_of_the_catalogue(model: str, limits: ModelLimits) -> None:
-    """LiteLLM's two numbers read as what they are, in the catalogue that LiteLLM brings."""
-    assert limits_of([entry(model)]) == limits
-
-
-MADE_UP: dict[str, tuple[str, dict[str, Any], ModelLimits]] = {
-    "net": (
-        "gpt-9",
-        {"max_input_tokens": 922_000, "max_output_tokens": 128_000},
-        ModelLimits(1_050_000, 128_000, 922_000, "catalogue"),
-    ),
-    "small-net": (
-        "gpt-9",
-        {"max_input_tokens": 111_616, "max_output_tokens": 16_384},
-        ModelLimits(128_000, 16_384, 111_616, "catalogue"),
-    ),
-    "net-pair-of-another": (
-        "qwen",
-        {"max_input_tokens": 272_000, "max_output_tokens": 128_000},
-        ModelLimits(272_000, 128_000, None, "catalogue"),
-    ),
-    "other-pair-of-gpt": (
-        "gpt-9",
-        {"max_input_tokens": 400_000, "max_output_tokens": 128_000},
-        ModelLimits(400_000, 128_000, None, "catalogue"),
-    ),
-    "absurd-output": (
-        "qwen",
-        {"max_input_tokens": 8_192, "max_output_tokens": 255},
-        ModelLimits(8_192, None, None, "catalogue"),
-    ),
-    "least-output": (
-        "qwen",
-        {"max_input_tokens": 8_192, "max_output_tokens": 256},
-        ModelLimits(8_192, 256, None, "catalogue"),
-    ),
-    "output-over-window": (
-        "qwen",
-        {"max_input_tokens": 8_192, "max_output_tokens": 8_193},
-        ModelLimits(8_192, None, None, "catalogue"),
-    ),
-    "strings": (
-        "qwen",
-        {"max_input_tokens": "8192", "max_output_tokens": "1024"},
-        ModelLimits(8_192, 1_024, None, "catalogue"),
-    ),
-    "no-output": ("qwen", {"max_input_tokens": 8_192}, ModelLimits(8_192, None, None, "catalogue")),
-    "no-input": ("qwen", {"max_output_tokens": 8_192}, UNKNOWN),
-    "zero": ("qwen", {"max_input_tokens": 0, "max_output_tokens": 0}, UNKNOWN),
-    "of-another-mode": ("qwen", {"max_input_tokens": 8_192, "mode": "embedding"}, UNKNOWN),
-    "responses": (
-        "qwen",
-        {"max_input_tokens": 8_192, "mode": "responses"},
-        ModelLimits(8_192, None, None, "catalogue"),
-    ),
-}
-
-
-@pytest.mark.parametrize(("model", "known", "limits"), MADE_UP.values(), ids=MADE_UP)
-def test_meaning_of_an_entry(
-    model: str, known: dict[str, Any], limits: ModelLimits, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A window without the output is known by its pair and name; an output limit that says nothing is none."""
-    monkeypatch.setattr(litellm, "model_cost", {model: {"mode": "chat", **known}})
-    monkeypatch.setattr(module, "_CATALOGUE", frozenset({model}))
-    assert limits_of([entry(f"openai/{model}")]) == limits
-
-
-PRECEDENCE: dict[str, tuple[Deployments, dict[str, Any], ModelLimits]] = {
-    "catalogue": ([entry("gpt-5")], {}, ModelLimits(400_000, 128_000, 272_000, "catalogue")),
-    "model-info": (
-        [entry("gpt-5", max_input_tokens=32_768, max_output_tokens="4096")],
-        {},
-        ModelLimits(32_768, 4_096, None, "model_info"),
-    ),
-    "window-of-model-info": ([entry("gpt-5", max_input_tokens="32768")], {}, ModelLimits(32_768, source="model_info")),
-    "output-of-model-info": (
-        [entry("gpt-5", max_output_tokens=4_096)],
-        {},
-        ModelLimits(400_000, 4_096, 272_000, "model_info, catalogue"),
-    ),
-    "output-of-an-unknown-model": ([entry(max_output_tokens=4_096)], {}, ModelLimits(None, 4_096, None, "model_info")),
-    "strange-model-info": (
-        [entry("gpt-5", max_input_tokens="many", max_output_tokens=None)],
-        {},
-        ModelLimits(400_000, 128_000, 272_000, "catalogue"),
-    ),
-    "base-model": (
-        [entry("azure/mine", base_model="gpt-5")],
-        {},
-        ModelLimits(400_000, 128_000, 272_000, "catalogue"),
-    ),
-    "settings-window": (
-        [entry("gpt-5")],
-        {"context": 500_000},
-        ModelLimits(500_000, 128_000, None, "settings"),
-    ),
-    "settings-output": (
-        [entry("gpt-5", max_input_tokens=32_768)],
-        {"output": 1_000},
-        ModelLimits(32_768, 1_000, None, "settings"),
-    ),
-    "settings-input": ([entry("gpt-5")], {"max_input": 9_000}, ModelLimits(400_000, 128_000, 9_000, "settings")),
-    "all-settings": (
-        [entry("gpt-5", max_input_tokens=32_768)],
-        {"context": 3_000, "output": 2_000, "max_input": 1_000},
-        ModelLimits(3_000, 2_000, 1_000, "settings"),
-    ),
-    "settings-without-deployment": ([], {"context": 3_000}, ModelLimits(3_000, None, None, "settings")),
-    "smallest-of-a-group": (
-        [entry("gpt-5"), entry("claude-sonnet-4-5"), entry(max_input_tokens=300_000, max_output_tokens=9_000)],
-        {},
-        ModelLimits(200_000, 9_000, 136_000, "catalogue, model_info"),
-    ),
-    "unknown-beside-known": (
-        [entry(), entry("claude-sonnet-4-5")],
-        {},
-        ModelLimits(200_000, 64_000, 136_000, "catalogue"),
-    ),
-    "no-deployment": ([], {}, UNKNOWN),
-    "no-model-info": ([{"litellm_params": {"model": "x/y"}, "model_info": None}], {}, UNKNOWN),
-    "no-params": ([{}], {}, UNKNOWN),
-}
-
-
-@pytest.mark.parametrize(("deployments", "settings", "limits"), PRECEDENCE.values(), ids=PRECEDENCE)
-def test_whose_limits_hold(deployments: Deployments, settings: dict[str, Any], limits: ModelLimits) -> None:
-    """The operator's settings before the deployment's own words before the catalogue; the smallest of a group."""
-    assert limits_of(deployments, **settings) == limits
-
-
-def test_limits_of_a_teams_own_deployment() -> None:
-    """A team's group is the team's."""
-    router = FakeRouter([entry("gpt-5")], [entry(max_input_tokens=8_192)])
-    assert read_limits(cast("Any", router), "group", "red", Settings.model_validate({})).context == 8_192
-    assert read_profile(cast("Any", router), "group", "red").count_error == OTHER
-    assert read_limits(cast("Any", FakeRouter(None)), "group", None, Settings.model_validate({})) == UNKNOWN
-
-
-@pytest.mark.filterwarnings("ignore:Items? .* on TypedDict:UserWarning")  # LiteLLM's own, at a late import
-def test_limits_and_profile_from_a_real_router() -> None:
-    """LiteLLM's router gives its deployments as they are read here, a wildcard's under the name asked for."""
-    router = Router(
-        model_list=[
-            {"model_name": "plain", "litellm_params": {"model": "anthropic/claude-sonnet-4-5", "api_key": "k"}},
-            {"model_name": "wild/*", "litellm_params": {"model": "openai/*", "api_key": "k"}},
-            {
-                "model_name": "own",
-                "litellm_params": {"model": "ollama/mine", "api_base": "http://127.0.0.1:1"},
-                "model_info": {"max_input_tokens": "32768", "supports_function_calling": False},
-            },
-        ]
-    )
-    limits = {
-        group: read_limits(router, group, None, Settings.model_validate({}))
-        for group in ("plain", "wild/gpt-5", "own", "none")
-    }
-    assert limits == {
-        "plain": ModelLimits(200_000, 64_000, None, "catalogue"),
-        "wild/gpt-5": ModelLimits(400_000, 128_000, 272_000, "catalogue"),
-        "own": ModelLimits(32_768, None, None, "model_info"),
-        "none": UNKNOWN,
-    }
-    assert read_profile(router, "plain", None) == Profile(Style.TOOL, images=True, count_error=CLAUDE)
-    assert read_profile(router, "own", None).truncates
-
-
-TOKENS: dict[str, tuple[object, int | None]] = {
-    "number": (32_768, 32_768),
-    "one": (1, 1),
-    "digits": ("32768", 32_768),
-    "digits-with-spaces": (" 32768 ", 32_768),
-    "whole-float": (32_768.0, 32_768),
-    "scientific": (1e6, 1_000_000),
-    "fraction": (0.8, None),
-    "number-and-fraction": (32_768.5, None),
-    "fraction-in-words": ("32768.0", None),
-    "zero": (0, None),
-    "zero-in-digits": ("0", None),
-    "negative": (-1, None),
-    "negative-in-digits": ("-1", None),
-    "true": (True, None),
-    "false": (False, None),
-    "none": (None, None),
-    "word": ("many", None),
-    "unit": ("128k", None),
-    "empty": ("", None),
-    "superscript": ("²", None),
-    "infinite": (float("inf"), None),
-    "negative-infinite": (float("-inf"), None),
-    "not-a-number": (float("nan"), None),
-    "list": ([32_768], None),
-    "mapping": ({}, None),
-}
-
-
-@pytest.mark.parametrize(("value", "tokens"), TOKENS.values(), ids=TOKENS)
-def test_tokens_as_they_are_written(value: object, tokens: int | None) -> None:
-    """Whole positive numbers, also as strings from an environment; the rest says nothing and breaks nothing."""
-    read = read_tokens(value)
-    assert read == tokens
-    assert read is None or type(read) is int
 
 
 # Counting.
