@@ -32,6 +32,11 @@ MODELS = [
         "litellm_params": {"model": "hosted_vllm/x"},
         "model_info": {"compaction": {"context": 100_000, "output": 1_000, "threshold": 95_000}},
     },
+    {
+        "model_name": "early",
+        "litellm_params": {"model": "hosted_vllm/x"},
+        "model_info": {"compaction": {"context": 500_000, "output": 128_000, "threshold": 100_000}},
+    },
 ]
 
 
@@ -89,6 +94,28 @@ def test_a_threshold_codex_cannot_reach(tmp_path: Path) -> None:
     text = run(tmp_path, "late", "--base-url", "http://h").stdout
     assert tomllib.loads(text)["model_auto_compact_token_limit"] == 90_000
     assert "before the gateway's threshold of 95000" in text
+    assert "90000 of 100000 tokens" in text
+
+
+def test_an_early_threshold_does_not_make_the_window_small(tmp_path: Path) -> None:
+    """Codex shortens what is over its window: it is told of all the input that the model takes."""
+    told = lines(tmp_path, "early", "--base-url", "http://h")
+    assert (told["model_context_window"], told["model_auto_compact_token_limit"]) == (372_000, 100_001)
+
+
+@pytest.mark.parametrize(
+    ("context", "output", "cap", "window", "limit"),
+    [
+        (500_000, 128_000, None, 413_335, 372_001),
+        (500_000, 64_000, None, 472_224, 425_001),
+        (1_050_000, 128_000, 922_000, 991_668, 892_501),
+        (8_192, 1_234, None, 7_733, 6_959),
+    ],
+)
+def test_rows_of_the_contract(context: int, output: int, cap: int | None, window: int, limit: int) -> None:
+    """The four budgets of section 6, as Codex is told of them."""
+    found = fit_window(derive_budget(context, output, cap))
+    assert (found.context, found.limit) == (window, limit)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +128,13 @@ def test_refusals(tmp_path: Path, name: str, words: str) -> None:
     assert words in result.stderr
 
 
-@given(st.integers(2, 3_000_000).flatmap(lambda c: st.tuples(st.just(c), st.integers(1, c - 1))))
-def test_codex_compacts_over_t_where_it_can(numbers: tuple[int, int]) -> None:
-    """The limit is over T unless 90 % of the whole window is not; the window is never enlarged."""
-    budget = derive_budget(*numbers)
+@given(st.integers(2, 3_000_000).flatmap(lambda c: st.tuples(st.just(c), st.integers(1, c - 1))), st.integers(1))
+def test_codex_compacts_over_t_where_it_can(numbers: tuple[int, int], threshold: int) -> None:
+    """The limit is over T unless 90 % of the whole window is not; the window holds the input, never more than C, and
+    is no larger than that takes."""
+    budget = derive_budget(*numbers).with_threshold(threshold)
     window = fit_window(budget)
-    effective = min(window.limit, window.context * 9 // 10)
-    assert window.context <= budget.context
-    assert effective == window.limit
-    assert effective == budget.threshold + 1 or window.context == budget.context
+    assert window.limit <= window.context * 9 // 10
+    assert budget.input <= window.context <= budget.context
+    assert window.limit == budget.threshold + 1 or window.context == budget.context
+    assert window.context == budget.input or (window.context - 1) * 9 // 10 <= budget.threshold

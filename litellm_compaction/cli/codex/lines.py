@@ -21,13 +21,14 @@ class Window:
 
 
 def fit_window(budget: Budget) -> Window:
-    """The numbers with which Codex compacts over T and not at it.
+    """The numbers with which Codex compacts over T and not at it, as far as its own bounds allow.
 
-    Codex (0.120 to 0.171, measured) compacts once the usage of the last turn has reached the limit, which it lowers to
-    90 % of the window it is told. It is told the smallest window of which that is still over T, never more than C.
+    Codex compacts once its count has reached the limit (`>=` in its source), which it lowers to 90 % of the window it
+    is told, rounded down. It is told the smallest window of which that is over T, but no less than I: what is over its
+    window it shortens before it sends it. Never more than C.
     """
     limit: Final = budget.threshold + 1
-    context: Final = min(budget.context, -(-limit * 10 // 9))
+    context: Final = min(budget.context, max(budget.input, -(-limit * 10 // 9)))
     return Window(context, min(limit, context * 9 // 10))
 
 
@@ -36,18 +37,23 @@ def write_lines(model: str, budget: Budget, base_url: str, env_key: str, by: By)
     the provider's name (0.140 to 0.161)."""
     window: Final = fit_window(budget)
     threshold: Final = f"the gateway's threshold of {budget.threshold}"
-    at: Final = (
-        f"# Codex compacts when a turn has used {window.limit} tokens: over {threshold}."
-        if window.limit > budget.threshold
-        else f"# Codex goes no higher than 90 % of its window: it compacts at {window.limit}, before {threshold}."
-    )
+    if window.limit > budget.threshold:
+        why = f"{window.context} is the least that holds that input and leaves the next number its say."
+        at = [f"# Codex compacts from {window.limit} tokens on: over {threshold}, not at it."]
+    else:
+        why = "it is told of the whole window."
+        at = [
+            f"# Codex goes no higher than 90 % of its window, {window.limit} of {window.context} tokens: it compacts",
+            f"# before {threshold} is passed.",
+        ]
     lines = [
         f"model = {_text(model)}",
         f"model_provider = {_text(_PROVIDER)}",
-        f"# The model's window has {budget.context} tokens, up to {budget.output} of them for the answer. Codex is",
-        "# told as much as it takes for 90 % of it, its upper bound for the next number, not to be below that.",
+        f"# The model has a window of {budget.context} tokens, {budget.output} of them for the answer, and takes",
+        f"# {budget.input} of input. Codex cuts tool outputs over the window it is told, and compacts at 90 % of it at",
+        f"# the latest: {why}",
         f"model_context_window = {window.context}",
-        at,
+        *at,
         f"model_auto_compact_token_limit = {window.limit}",
         "",
         f"[model_providers.{_PROVIDER}]",
