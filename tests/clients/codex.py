@@ -50,6 +50,8 @@ wire_api = "responses"
 [features]
 plugins = false
 """
+_QUIET: Final = 'sandbox_mode = "read-only"\ncheck_for_update_on_startup = false\n'
+_QUIET_TABLES: Final = "\n[analytics]\nenabled = false\n\n[features]\nplugins = false\n"
 # Codex has no entry for our models and says so once a turn.
 _HARMLESS: Final = "Model metadata for "
 
@@ -116,12 +118,21 @@ class Codex:
     @classmethod
     def at(cls, proxy: LiveProxy, way: Way, folder: Path, outside: str, model: str = "local-model") -> Codex:
         """Codex with a fresh home that knows the proxy and nothing else."""
-        binary = find_codex(way.version)
+        head = _HEAD.format(model=model, name=way.provider_name, url=proxy.url)
+        return cls.with_config(head + way.config, way.version, folder, outside)
+
+    @classmethod
+    def with_generated(cls, lines: str, version: str, folder: Path, outside: str) -> Codex:
+        """Codex with the lines of `litellm-compaction codex-config`, and what keeps it from calling out."""
+        return cls.with_config(f"{_QUIET}{lines}{_QUIET_TABLES}", version, folder, outside)
+
+    @classmethod
+    def with_config(cls, config: str, version: str, folder: Path, outside: str) -> Codex:
+        """Codex with a fresh home that holds one config."""
         for name in ("home", "work"):
             (folder / name).mkdir()
-        head = _HEAD.format(model=model, name=way.provider_name, url=proxy.url)
-        (folder / "home" / "config.toml").write_text(head + way.config)
-        return cls(binary, folder, outside)
+        (folder / "home" / "config.toml").write_text(config)
+        return cls(find_codex(version), folder, outside)
 
     def say(self, prompt: str) -> Turn:
         """One turn that completes without any error; the second and later ones go on with the thread."""

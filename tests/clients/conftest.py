@@ -16,6 +16,7 @@ GROUPS = {
     "gpt-4.1-local": {},  # openai-agents' session refuses names that do not look like OpenAI's
     "summary-alone": {"keep_recent_tokens": 0},
     "fails-with-500": {"failure_status": 500},
+    "budgeted": {"context": 100_000, "output": 20_000},  # T is 80,000
 }
 
 
