@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +11,8 @@ from litellm_compaction.budget.limits import ModelLimits
 from litellm_compaction.cli.checking.warnings import warn_of_deployment, warn_of_group
 from litellm_compaction.cli.config import Config, ConfigError, read_config
 from litellm_compaction.errors import SettingsError
-from litellm_compaction.gateway.limits import check_limits
+from litellm_compaction.gateway.catalogue import Deployment
+from litellm_compaction.gateway.limits import check_limits, deployment_limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Report:
 
 
 def check_config(path: Path) -> Report:
-    """The report of a config file; never raises."""
+    """The report of a config file; what is wrong with the file is in it."""
     try:
         config: Final = read_config(path)
     except (ConfigError, SettingsError) as error:
@@ -54,10 +56,12 @@ def check_config(path: Path) -> Report:
 
 
 def _errors(config: Config, name: str) -> list[str]:
-    found: Final[list[str]] = []
     deployments: Final = config.deployments(name)
     if not deployments:
-        found.append(f"model {name!r} is an alias of a model that is not in the list")
+        return [f"model {name!r} is an alias of a model that is not in the list"]
+    found: Final = [error for deployment in deployments for error in _malformed(deployment)]
+    if found:
+        return found
     for deployment in deployments:
         try:
             check_limits(deployment, config.settings_of(deployment))
@@ -71,6 +75,19 @@ def _errors(config: Config, name: str) -> list[str]:
     return found
 
 
+def _malformed(deployment: Deployment) -> Iterator[str]:
+    """What keeps LiteLLM from taking an entry of the list for a deployment."""
+    name: Final = deployment.get("model_name")
+    if not isinstance(name, str):
+        yield "an entry of 'model_list' has no 'model_name'" if name is None else f"model_name {name!r} is no text"
+        return
+    params: Final = deployment.get("litellm_params")
+    if not isinstance(params, Mapping) or not isinstance(params.get("model"), str):
+        yield f"model {name!r}: 'litellm_params' is no mapping with a 'model'"
+    if not isinstance(deployment.get("model_info") or {}, Mapping):
+        yield f"model {name!r}: 'model_info' is no mapping"
+
+
 def _row(config: Config, name: str) -> Row:
     limits: Final = ModelLimits() if "*" in name else config.limits(name)
     budget: Final = None if "*" in name else config.budget(name)
@@ -80,16 +97,22 @@ def _row(config: Config, name: str) -> Row:
             for deployment in config.deployments(name)
             for warning in warn_of_deployment(deployment, config.settings_of(deployment))
         ),
-        *warn_of_group(name, config.settings(name), limits, budget, frozenset(config.names)),
+        *warn_of_group(name, config.settings(name), budget, frozenset(config.names)),
     ]
     unique: Final = list(dict.fromkeys(warnings))
     if budget is None:
         return Row(name, limits.context, limits.output, limits.max_input, None, None, limits.source or None, unique)
+    # Of several deployments the input budget is bounded by the smallest of theirs. That is a limit of the models only
+    # where one of them has such a limit, or where it is below what the window of the row leaves.
+    capped: Final = budget.input < budget.context - budget.output or any(
+        deployment_limits(deployment, config.settings_of(deployment)).max_input is not None
+        for deployment in config.deployments(name)
+    )
     return Row(
         name,
         budget.context,
         budget.output,
-        budget.max_input,
+        budget.max_input if capped else None,
         budget.input,
         budget.threshold,
         limits.source or None,

@@ -40,24 +40,28 @@ def check(config: Path, as_json: bool) -> None:
 
 def _print(report: Report) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     from litellm_compaction.cli.console import make_console, printable
 
     console = make_console()
     if report.models:
         table = Table(*_COLUMNS)
+        for column in table.columns:
+            column.overflow = "fold"
         for column in table.columns[1:6]:
             column.justify = "right"
         for row in report.models:
             numbers = (row.context, row.output, row.max_input, row.input, row.threshold)
             shown = ["-" if number is None else f"{number:,}" for number in numbers]
-            table.add_row(printable(row.model), *shown, row.source or "unknown")
+            # Text: in a plain string rich takes brackets for markup.
+            table.add_row(Text(printable(row.model)), *shown, row.source or "unknown")
         console.print(table)
     for row in report.models:
         for warning in row.warnings:
-            console.print(f"[yellow]warning[/yellow] {printable(row.model)}: ", end="")
-            console.print(printable(warning), markup=False)
+            console.print(Text.assemble(("warning", "yellow"), f" {printable(row.model)}: {printable(warning)}"))
     for error in report.errors:
         click.echo(f"Error: {printable(error)}", err=True)
     if not report.errors:
-        console.print(f"{len(report.models)} models, no errors")
+        count: Final = len(report.models)
+        console.print(f"{count} {'model' if count == 1 else 'models'}, no errors")

@@ -11,9 +11,8 @@ from typing import Any, Final
 import litellm
 
 from litellm_compaction.budget.arithmetic import Budget
-from litellm_compaction.budget.limits import ModelLimits
 from litellm_compaction.gateway.catalogue import Deployment, entry_of, info_of, model_of, provider_of
-from litellm_compaction.gateway.limits import read_tokens
+from litellm_compaction.gateway.limits import deployment_limits, read_tokens
 from litellm_compaction.settings import Settings
 
 _HUGE, _TINY = 2_200_000, 2_048
@@ -31,9 +30,11 @@ def warn_of_deployment(deployment: Deployment, settings: Settings) -> Iterator[s
             yield f"model_info.{key} is {value!r}, which is no number of tokens: it counts as not said"
         elif isinstance(value, str):
             yield f"model_info.{key} is text ({value!r}): LiteLLM's own window check does not read it; write a number"
-    if settings.context is not None or read_tokens(info.get("max_input_tokens")) is not None:
+    if "*" in model_of(deployment):
         return
-    yield from _warn_of_entry(deployment, entry_of(deployment) or {}, settings)
+    if settings.context is None and read_tokens(info.get("max_input_tokens")) is None:
+        yield from _warn_of_entry(deployment, entry_of(deployment) or {}, settings)
+    yield from _warn_of_output(deployment, settings)
 
 
 def _warn_of_entry(deployment: Deployment, entry: Mapping[str, Any], settings: Settings) -> Iterator[str]:
@@ -50,14 +51,31 @@ def _warn_of_entry(deployment: Deployment, entry: Mapping[str, Any], settings: S
         yield f"the catalogue gives {model} an input of {given} tokens, which is hardly true: set 'context'"
     if given < _TINY:
         yield f"the catalogue gives {model} an input of {given} tokens, too few to summarise anything: set 'context'"
-    if output is not None and settings.output is None and read_tokens(info_of(deployment).get(_NUMBERS[1])) is None:
-        if output >= given:
-            yield f"the catalogue gives {model} an output of {output}, not less than its input of {given}: not believed"
-        elif output > given // 2:
-            yield f"the catalogue gives {model} an output of {output}, more than half of its input of {given}"
+    if output is not None and given // 2 < output < given and not _says_output(deployment, settings):
+        yield f"the catalogue gives {model} an output of {output}, more than half of its input of {given}"
     usual: Final = _median_input(_normalised(model))
     if usual is not None and given > usual * _ABOVE_MEDIAN:
         yield f"the catalogue gives {model} an input of {given}, other hosts of the same model {usual}: which is yours?"
+
+
+def _warn_of_output(deployment: Deployment, settings: Settings) -> Iterator[str]:
+    limits: Final = deployment_limits(deployment, settings)
+    if limits.context is None or limits.output is not None:
+        return
+    derived: Final = f"{limits.output_budget} derived from the window; set 'output'"
+    listed: Final = read_tokens((entry_of(deployment) or {}).get(_NUMBERS[1]))
+    if listed is None or listed < limits.context or _says_output(deployment, settings):
+        yield f"output limit unknown: {derived}"
+    else:
+        yield (
+            f"the catalogue gives {model_of(deployment)} an output of {listed}, not less than its window of "
+            f"{limits.context}: not believed, {derived}"
+        )
+
+
+def _says_output(deployment: Deployment, settings: Settings) -> bool:
+    """Whether the operator says an output limit, which the catalogue's then does not matter to."""
+    return settings.output is not None or read_tokens(info_of(deployment).get(_NUMBERS[1])) is not None
 
 
 @functools.cache
@@ -79,9 +97,7 @@ def _normalised(model: str) -> str:
     return model.rpartition("/")[2].lower()
 
 
-def warn_of_group(
-    name: str, settings: Settings, limits: ModelLimits, budget: Budget | None, groups: frozenset[str]
-) -> Iterator[str]:
+def warn_of_group(name: str, settings: Settings, budget: Budget | None, groups: frozenset[str]) -> Iterator[str]:
     """Warnings about a group's budget and settings. `groups`: the names that summaries could be written by."""
     if settings.summary_model is not None and settings.summary_model not in groups:
         yield f"summary_model {settings.summary_model!r} is no model of this config"
@@ -93,8 +109,6 @@ def warn_of_group(
         if settings.auto_compact:
             yield "auto_compact does nothing without a known window: set 'context'"
         return
-    if limits.output is None:
-        yield f"output limit unknown: {budget.output} derived from the window; set 'output'"
     wanted: Final = settings.threshold
     tokens: Final = wanted if isinstance(wanted, int) else None if wanted == "auto" else int(wanted * budget.context)
     if tokens is not None and tokens > budget.threshold:
