@@ -86,10 +86,6 @@ BAD: list[tuple[str, Any, str]] = [
 
 # key, the value that asks for what does not exist yet
 LATER: list[tuple[str, Any]] = [
-    ("threshold", "auto"),
-    ("threshold_rule", "seed"),
-    ("auto_compact", True),
-    ("enforce_budget", True),
     ("ledger", True),
     ("speculate", True),
     ("summary_model", "ledger"),

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -86,8 +85,3 @@ def clamp_output(budget: Budget, asked: int | None, counted: int) -> int:
     """
     left: Final = budget.context - counted
     return min(budget.output, left) if asked is None else min(asked, budget.output, left)
-
-
-def add_error(tokens: int, error: float) -> int:
-    """A count with its error bound: what the model's own tokenizer makes of the text at most. `error` is a share."""
-    return tokens + math.ceil(tokens * error)

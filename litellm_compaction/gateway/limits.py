@@ -104,9 +104,9 @@ def check_limits(deployment: Deployment, settings: Settings) -> None:
             raise _refused(name, key, value, f"at most {bound}, {what} of {model_of(deployment)} ({found.source})")
     if limits.context is None:
         return
-    for key, value in (("output", settings.output), ("threshold", settings.threshold)):
-        if isinstance(value, int) and value >= limits.context:
-            raise _refused(name, key, value, f"less than the window, {limits.context} ({limits.source})")
+    for key, part in (("output", settings.output), ("threshold", settings.threshold)):
+        if isinstance(part, int) and part >= limits.context:
+            raise _refused(name, key, part, f"less than the window, {limits.context} ({limits.source})")
     try:
         limits.budget(settings.threshold_rule, settings.threshold)
     except ImpossibleBudget as impossible:

@@ -32,7 +32,8 @@ BUDGETS: dict[str, tuple[int | None, int | None, int | None, int | None, int | N
     "output-is-more-than-the-window": (8192, 100_000, None, 2048, 6144),
     "output-is-one-less-than-the-window": (8192, 8191, None, 8191, 1),
     "output-unknown": (40_000, None, None, 10_000, 30_000),
-    "output-unknown-of-a-large-window": (1_000_000, None, None, 16_384, 983_616),
+    "output-unknown-of-a-large-window": (1_000_000, None, None, 128_000, 872_000),
+    "output-unknown-of-a-middling-window": (400_000, None, None, 100_000, 300_000),
     "output-unknown-of-a-small-window": (512, None, None, 256, 256),
     "window-smaller-than-any-answer": (100, None, None, 256, 0),
     "window-unknown": (None, 4096, None, 4096, None),
@@ -102,7 +103,7 @@ def test_smallest_of_a_group() -> None:
         ModelLimits(None, 16_000, 120_000, "config"),
         ModelLimits(),
     ]
-    assert smallest(group) == ModelLimits(128_000, 8_000, 100_000, "config, catalogue")
+    assert smallest(group) == ModelLimits(128_000, 8_000, 96_000, "config, catalogue")
     assert smallest([]) == ModelLimits()
 
 

@@ -84,7 +84,7 @@ def test_options_of_a_model_need_a_model() -> None:
 def test_version_and_commands() -> None:
     """The commands there are today, and no others."""
     assert CliRunner().invoke(main, ["--version"]).output.startswith("litellm-compaction, version ")
-    assert sorted(main.commands) == ["demo", "inspect"]
+    assert sorted(main.commands) == ["check", "codex-config", "demo", "inspect", "plan"]
 
 
 @pytest.mark.wire

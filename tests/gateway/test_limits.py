@@ -290,7 +290,11 @@ FORBIDDEN: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
     "context-over-model-info": (entry(max_input_tokens=8_000), {"context": 8_001}, ("8001", "8000", "model_info")),
     "output": (entry("gpt-5"), {"output": 128_001}, ("output", "128001", "128000")),
     "max-input": (entry(max_input_tokens=8_000), {"max_input": 9_000}, ("max_input", "9000", "8000")),
-    "output-over-a-known-window": (entry(max_input_tokens=8_000), {"output": 8_000}, ("output", "8000", "less than the window")),
+    "output-over-a-known-window": (
+        entry(max_input_tokens=8_000),
+        {"output": 8_000},
+        ("output", "8000", "less than the window"),
+    ),
     "threshold": (entry(max_input_tokens=8_000), {"threshold": 8_000}, ("threshold", "8000", "less than")),
     "no-room-at-all": (entry(), {"context": 100}, ("context", "100", "256")),
 }

@@ -210,3 +210,27 @@ def test_proxy_without_a_secret_is_warned_at_its_start(
         operator = Operator.from_litellm()
     assert ("not against reading" in caplog.text) == warned
     assert open_item(sealed(operator.ring), operator.ring, None).summary == "s"
+
+
+def test_two_deployments_of_one_name_keep_their_own_settings() -> None:
+    """One is not taken for the other, whichever was asked for last; the first with settings speaks for the group."""
+    first = {"model_name": "m", "litellm_params": {}, "model_info": {"compaction": {"context": 9_000}}}
+    second = {"model_name": "m", "litellm_params": {}, "model_info": {"compaction": {"context": 8_000}}}
+    operator = Operator({"output": 100}, {"model_list": [first, second]})
+    for _ in range(2):
+        assert [operator.settings_of(one).context for one in (first, second)] == [9_000, 8_000]
+    assert operator.settings_of(first) is operator.settings_of(first)
+    assert operator.settings_of(second).output == 100
+    assert operator.settings_of({"model_name": "m"}) is operator.settings
+    settings, _ = resolve(operator, FakeRouter(m=[second, first]))
+    assert settings.context == 8_000
+
+
+def test_numbers_over_the_models_own_stop_the_proxy() -> None:
+    """Global ones and those of a model, as soon as LiteLLM has read the config."""
+    model = {"model_name": "m", "litellm_params": {"model": "openai/gpt-5"}}
+    with pytest.raises(SettingsError, match="context of model 'm': 500000 is not allowed"):
+        Operator({"context": 500_000}, {"model_list": [model]})
+    own = {**model, "model_info": {"compaction": {"output": 200_000}}}
+    with pytest.raises(SettingsError, match="output of model 'm': 200000 is not allowed"):
+        Operator({}, {"model_list": [own]})
