@@ -20,6 +20,11 @@ SETTINGS = {
     "small": {"context": 8_192, "output": 1_234},
     "trims": {"context": 8_192, "oversize": "trim"},
     "unknown": {},
+    "delegates": {"context": 8_192, "output": 1_234, "summary_model": "claude"},
+    "claude": {"context": 200_000, "output": 8_000},
+    "developer": {"context": 8_192, "output": 1_234, "summary_role": "developer"},
+    "notes": {"context": 8_192, "output": 1_234, "foreign_items": "note"},
+    "native": {"context": 8_192, "output": 1_234, "mode": "native"},
 }
 SESSION = [
     system("be brief"),
@@ -33,7 +38,7 @@ SESSION = [
 def plan(folder: Path, body: object, *options: str) -> Result:
     config, file = folder / "config.yaml", folder / "request.json"
     models = [
-        {"model_name": name, "litellm_params": {"model": "hosted_vllm/x"}, "model_info": {"compaction": own}}
+        {"model_name": name, "litellm_params": {"model": f"hosted_vllm/{name}"}, "model_info": {"compaction": own}}
         for name, own in SETTINGS.items()
     ]
     own = {"litellm_compaction": {"keys": [SECRET]}}
@@ -89,12 +94,86 @@ def test_unknown_windows_are_one(tmp_path: Path) -> None:
 
 def test_items_of_the_plugin_are_opened(tmp_path: Path) -> None:
     """With the operator's keys, whoever they are bound to."""
-    payload = Payload(origin="trigger", summary="what was", kept=(user("kept word"),))
-    caller = Caller("someone", "a-team", None)
-    content = seal_payload(payload, KeyRing([SECRET]), caller, "team", lambda size: b"\1" * size)
-    item = {"type": "compaction", "encrypted_content": content}
-    found = facts(tmp_path, {"model": "small", "input": [item, user("go on"), assistant("done"), user("more")]})
+    found = facts(tmp_path, {"model": "small", "input": [sealed(), user("go on"), assistant("done"), user("more")]})
     assert [entry["type"] for entry in found["items"]] == ["message"] * 5
+
+
+def sealed() -> dict[str, Any]:
+    payload = Payload(origin="trigger", summary="what was", kept=(user("kept word"),))
+    content = seal_payload(payload, KeyRing([SECRET]), Caller("someone", "a-team", None), "team", bytes)
+    return {"type": "compaction", "encrypted_content": content}
+
+
+def fates(found: dict[str, Any]) -> list[str]:
+    return [item["fate"] for item in found["items"]]
+
+
+def test_an_earlier_summary_is_summarised_whatever_its_role(tmp_path: Path) -> None:
+    """Restored as the operator chose, it is folded into the next one; the client's own system text is carried."""
+    found = facts(tmp_path, {"model": "developer", "input": [system("be brief"), sealed(), user("go on")]})
+    assert [item["role"] for item in found["items"]] == ["system", "developer", "user", "user"]
+    assert fates(found)[:2] == ["carried", "summarised"]
+
+
+def test_a_foreign_item_is_a_note_where_the_operator_says_so(tmp_path: Path) -> None:
+    """As the gateway has it: a user message in its place."""
+    foreign = {"type": "compaction", "encrypted_content": "gAAA"}
+    found = facts(tmp_path, {"model": "notes", "input": [foreign, user("go on")]})
+    assert [(item["type"], item["role"]) for item in found["items"]] == [("message", "user")] * 2
+
+
+def test_summaries_take_room_in_later_windows(tmp_path: Path) -> None:
+    """Nobody writes one here, but what a model would write is carried along: 24,000 tokens in windows of some 5,000
+    for prompt and summary take more of them than without."""
+    found = facts(tmp_path, {"model": "small", "input": SESSION})
+    shown = found["totals"]["summarised"]["tokens"]
+    assert found["windows"] > -(-shown // 4_400)
+    assert found["totals"]["shortened"]["items"] == 0
+
+
+def test_too_many_windows_shorten_items(tmp_path: Path) -> None:
+    """What does not go into eight windows is summarised from a part of it, longest first."""
+    session = [user("go"), *(call_and_output for number in range(80) for call_and_output in pair(number)), user("x")]
+    found = facts(tmp_path, {"model": "small", "input": session})
+    assert found["windows"] == 8
+    assert found["totals"]["shortened"]["items"] > 10
+    assert "shortened" not in {item["fate"] for item in found["items"] if item["type"] != "function_call_output"}
+
+
+def pair(number: int) -> list[dict[str, Any]]:
+    return [call(f"c{number}"), output(f"c{number}", f"line {number}\n" * 150)]
+
+
+def test_a_long_request_is_kept_in_part(tmp_path: Path) -> None:
+    """It has to stay, and there is no room for all of it: not word for word, then."""
+    found = facts(tmp_path, {"model": "small", "input": [user("first"), assistant("done"), user("word " * 5_000)]})
+    assert fates(found)[-1] == "kept in part"
+    assert found["totals"]["kept"]["items"] == fates(found).count("kept")
+    short = facts(tmp_path, {"model": "small", "input": [user("first"), assistant("done"), user("word " * 500)]})
+    assert fates(short)[-1] == "kept"
+
+
+def test_what_a_reference_points_to_is_left_out(tmp_path: Path) -> None:
+    """The summariser sees no content of it; the gateway counts it as dropped."""
+    reference = {"type": "item_reference", "id": "msg_1"}
+    found = facts(tmp_path, {"model": "small", "input": [reference, *SESSION]})
+    assert fates(found)[0] == "left out"
+
+
+def test_the_request_is_counted_for_its_own_model(tmp_path: Path) -> None:
+    """Whoever writes the summary: by how much a count may fall short is a matter of the tokenizer that reads it."""
+    own, delegated, claude = (facts(tmp_path, SESSION, "--model", name) for name in ("small", "delegates", "claude"))
+    assert delegated["summary_model"] == "claude"
+    assert delegated["windows"] == 1
+    assert delegated["counting_error"] == own["counting_error"] < claude["counting_error"]
+
+
+def test_a_native_backend_is_said_to_compact_itself(tmp_path: Path) -> None:
+    """The plan is not what will happen then."""
+    body = {"model": "native", "input": SESSION}
+    assert facts(tmp_path, body)["mode"] == "native"
+    assert facts(tmp_path, SESSION, "--model", "small")["mode"] == "own"
+    assert "backend compacts by itself" in plan(tmp_path, body).stdout
 
 
 def test_for_people(tmp_path: Path) -> None:
@@ -107,6 +186,14 @@ def test_for_people(tmp_path: Path) -> None:
     assert "in one window" in short
 
 
+def test_what_a_client_wrote_is_shown_as_it_is(tmp_path: Path) -> None:
+    """A role or a type in brackets is text, not markup; escape sequences do not reach the terminal."""
+    odd = [{"type": "message", "role": "[/red]", "content": "a"}, {"type": "[bold]x\x1b[2J"}]
+    shown = plan(tmp_path, [*odd, user("b")], "--model", "unknown").stdout
+    assert "[/red]" in shown
+    assert "[bold]x\ufffd[2J" in shown
+
+
 REFUSED: dict[str, tuple[object, tuple[str, ...], str]] = {
     "no-json": ("{", (), "no JSON"),
     "no-request": ({"a": 1}, (), "neither a request"),
@@ -114,6 +201,7 @@ REFUSED: dict[str, tuple[object, tuple[str, ...], str]] = {
     "model-not-served": (SESSION, ("--model", "gone"), "serves no model 'gone'"),
     "nothing-to-compact": ({"model": "small", "input": []}, (), "nothing to compact"),
     "lone-output": ({"model": "small", "input": [output("c", "x")]}, (), "input[0]"),
+    "too-deep": ("[" * 100_000, (), "nested too deeply"),
     "foreign-item": (
         {"model": "small", "input": [{"type": "compaction", "encrypted_content": "gAAA"}, user("x")]},
         (),

@@ -4,54 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from litellm_compaction.budget.arithmetic import Budget
-from litellm_compaction.budget.counting import exact_counter
-from litellm_compaction.budget.limits import summary_room
+from litellm_compaction.budget.counting import OTHER_TOKENIZER_ERROR
+from litellm_compaction.budget.limits import min_known, summary_room
 from litellm_compaction.cli.config import Config
+from litellm_compaction.cli.planning.fates import Fate, Line, list_lines
 from litellm_compaction.compaction.answer import Reply
 from litellm_compaction.compaction.compact import Task, make_plan
-from litellm_compaction.compaction.engine import Account, Summary, summarize
+from litellm_compaction.compaction.engine import Account, summarize
 from litellm_compaction.compaction.plan import select_kept
-from litellm_compaction.compaction.policy import Policy
+from litellm_compaction.compaction.policy import Policy, fixed_tokens
 from litellm_compaction.compaction.prompt import SUMMARY_TOOL, write_instructions
+from litellm_compaction.compaction.summarizer import Summarizer
 from litellm_compaction.conversation.expansion import Expansion, Opened, expand_items
-from litellm_compaction.conversation.items import TRIGGER_TYPE, Kind, RawItem, classify_items, normalize_input
-from litellm_compaction.conversation.measure import Measured, measure_request
-from litellm_compaction.conversation.transcript import item_ref
+from litellm_compaction.conversation.items import TRIGGER_TYPE, RawItem, normalize_input
+from litellm_compaction.conversation.measure import measure_request
 from litellm_compaction.envelope.sealing import KeyRing, content_digest, open_item
+from litellm_compaction.errors import UnreadableItem
+from litellm_compaction.gateway.catalogue import params_of
 from litellm_compaction.gateway.counting import RequestCounter
-from litellm_compaction.gateway.profiles import count_error_of, load_counter, load_encoding
+from litellm_compaction.gateway.operator import Mode, resolve_mode
+from litellm_compaction.gateway.profiles import count_error_of, load_counter
 from litellm_compaction.gateway.runner import kept_limits
+from litellm_compaction.settings import Settings
 
-Fate = Literal["kept", "summarised", "shortened", "left out", "carried"]
-# A stand-in for what a model would write; its length is not known before.
-_STAND_IN: Final = "The summary."
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One item of the expanded input: its place, what it is, its tokens, and what becomes of it.
-
-    `carried`: system and developer messages and tools, which are no part of the transcript.
-    """
-
-    index: int
-    type: str
-    role: str
-    tokens: int
-    fate: Fate
+# One token, and four bytes.
+_WORD: Final = "and "
+# The gateway's note in the place of an item it cannot read is about as long.
+_NOTE: Final = "[Here stood the summary of an earlier part of this conversation, made by another server.]"
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The plan for a request. `counted`: tokens of all of it; `windows`: parts the transcript is summarised in."""
+    """The plan for a request. `counted`: tokens of all of it, `error`: by how many that may fall short.
+
+    `windows`: parts the transcript is summarised in, as far as that can be said without the summaries. `mode`: whether
+    this plugin compacts for the model, or its backend.
+    """
 
     model: str
     writer: str
+    mode: Mode
     budget: Budget | None
     counted: int
     error: int
@@ -66,7 +63,7 @@ class Outline:
 
     @property
     def is_over(self) -> bool:
-        """Whether `auto_compact` would compact it."""
+        """Whether more is counted than the threshold."""
         return self.budget is not None and self.counted > self.budget.threshold
 
 
@@ -77,7 +74,7 @@ def outline_request(body: Mapping[str, Any], model: str, config: Config, ring: K
     UnsupportedImage; CompactionFailed where no window can hold it.
     """
     settings: Final = config.settings(model)
-    expansion: Final = _expand(body, ring)
+    expansion: Final = _expand(body, settings, ring)
     count: Final = load_counter()
     reader: Final = config.limits(model)
     writer: Final = settings.summary_model or model
@@ -89,7 +86,7 @@ def outline_request(body: Mapping[str, Any], model: str, config: Config, ring: K
         user_message_tokens=settings.user_message_tokens,
     )
     plan: Final = make_plan(task, count)
-    error: Final = max(map(count_error_of, config.deployments(writer)), default=0.0)
+    error: Final = _error(config, writer)
     policy: Final = Policy(
         instructions=write_instructions(settings.instructions),
         mark=lambda: "0" * 12,
@@ -99,59 +96,50 @@ def outline_request(body: Mapping[str, Any], model: str, config: Config, ring: K
         oversize=settings.oversize,
         max_passes=settings.max_passes,
     )
-    summary: Final = asyncio.run(summarize(plan.units, _write_nothing, policy, Account()))
+    summary: Final = asyncio.run(summarize(plan.units, _stand_in(policy), policy, Account()))
     selection: Final = select_kept(plan, (), expansion.summaries, task.limits(plan.tokens).kept, count)
     measured: Final = measure_request({**body, "input": expansion.items})
-    counted: Final = asyncio.run(RequestCounter().count(measured, "", error, None))
+    counted: Final = asyncio.run(RequestCounter().count(measured, "", _error(config, model), None))
     return Outline(
         model=model,
         writer=writer,
+        mode=resolve_mode(settings, [params_of(entry) for entry in config.deployments(model)]),
         budget=config.budget(model),
         counted=counted.tokens,
         error=counted.error,
         windows=summary.windows,
-        lines=_lines(expansion.items, measured, selection.refs, summary),
+        lines=list_lines(expansion, measured, selection, summary),
     )
 
 
-def _expand(body: Mapping[str, Any], ring: KeyRing) -> Expansion:
-    def open_one(raw: RawItem) -> Opened:
-        payload: Final = open_item(raw, ring, None, allow_unsealed=True)
+def _expand(body: Mapping[str, Any], settings: Settings, ring: KeyRing) -> Expansion:
+    def open_one(raw: RawItem) -> Opened | RawItem:
+        try:
+            payload: Final = open_item(raw, ring, None, allow_unsealed=True)
+        except UnreadableItem:
+            if settings.foreign_items == "reject":
+                raise
+            return {"type": "message", "role": "user", "content": _NOTE}
         return Opened(payload, content_digest(str(raw.get("encrypted_content"))))
 
     items: Final = [item for item in normalize_input(body.get("input")) if item.get("type") != TRIGGER_TYPE]
-    return expand_items(items, open_one, keep_open=True)
+    return expand_items(items, open_one, settings.summary_role, keep_open=True)
 
 
-async def _write_nothing(messages: list[dict[str, Any]], parameters: dict[str, Any]) -> Reply:  # noqa: ARG001
-    """The summariser that calls no model: the engine plans its windows, and is given a stand-in for each."""
-    arguments: Final = json.dumps({"summary": _STAND_IN, "retain_item_ids": []})
-    return Reply(calls=((SUMMARY_TOOL, arguments),))
+def _error(config: Config, model: str) -> float:
+    """The share by which a count may fall short of the model's own."""
+    return max(map(count_error_of, config.deployments(model)), default=OTHER_TOKENIZER_ERROR)
 
 
-def _lines(items: Sequence[RawItem], measured: Measured, kept: frozenset[str], summary: Summary) -> list[Line]:
-    count: Final = exact_counter(load_encoding())
-    # Tools among the items are measured with the tools.
-    pieces: Final = iter(measured.items)
-    classified: Final = classify_items(items)
-    sizes: Final = [0 if item.kind is Kind.TOOLS else next(pieces).count(count) for item in classified]
+def _stand_in(policy: Policy) -> Summarizer:
+    """The summariser that calls no model: for each window that the engine plans, words of half the length that a
+    summary may have, which is what the engine expects of it."""
+    room: Final = policy.room
+    whole: Final = None if room.prompt is None else room.prompt - fixed_tokens(policy, None)
+    most: Final = min_known(room.summary, None if whole is None else whole // 2) or 0
+    arguments: Final = json.dumps({"summary": _WORD * max(1, most // 2)})
 
-    def fate(ref: str, *, is_carried: bool) -> Fate:
-        if is_carried:
-            return "carried"
-        if ref in kept:
-            return "kept"
-        if ref in summary.left_out:
-            return "left out"
-        return "shortened" if ref in summary.shortened else "summarised"
+    async def write(messages: list[dict[str, Any]], parameters: dict[str, Any]) -> Reply:  # noqa: ARG001
+        return Reply(calls=((SUMMARY_TOOL, arguments),))
 
-    return [
-        Line(
-            index=item.index,
-            type=item.type,
-            role=item.role,
-            tokens=sizes[item.index],
-            fate=fate(item_ref(item.index), is_carried=item.is_system or not item.is_history),
-        )
-        for item in classified
-    ]
+    return write
