@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ def rows(folder: Path, models: list[Any], **sections: Any) -> dict[str, dict[str
     result = check(folder, models, "--json", **sections)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
+    assert list(found) == ["models", "errors"]
     assert found["errors"] == []
     return {row["model"]: row for row in found["models"]}
 
@@ -106,13 +110,30 @@ def test_smallest_of_a_group_aliases_and_wildcards(tmp_path: Path) -> None:
 
 WARNED: dict[str, tuple[Any, str]] = {
     "huge": (model("m", params={"model": "snowflake/openai-gpt-5-nano"}), "hardly true"),
-    "output-as-large-as-input": (model("m", params={"model": "mistral/mistral-large-latest"}), "not believed"),
+    "tiny": (model("m", params={"model": "groq/meta-llama/llama-prompt-guard-2-22m"}), "input of 512 tokens, too few"),
+    "output-as-large-as-input": (
+        model("m", params={"model": "mistral/mistral-large-latest"}),
+        "an output of 262144, not less than its window of 262144: not believed, 65536 derived from the window",
+    ),
+    "output-over-half": (
+        model("m", params={"model": "azure/eu/o1-mini-2024-09-12"}),
+        "an output of 65536, more than half of its input of 128000",
+    ),
+    "more-than-other-hosts": (
+        model("m", params={"model": "azure_ai/mistral-nemo"}),
+        "an input of 131072, other hosts of the same model 95680",
+    ),
     "text": (model("m", max_input_tokens="128000", max_output_tokens=8_000), "is text ('128000')"),
     "unit": (model("m", max_input_tokens="128k"), "'128k', which is no number of tokens"),
     "fraction": (model("m", max_input_tokens=0.5), "0.5, which is no number of tokens"),
     "truth": (model("m", max_output_tokens=True), "True, which is no number of tokens"),
+    "negative": (model("m", max_output_tokens=-1), "-1, which is no number of tokens"),
     "zero": (model("m", max_input_tokens=0), "0, which is no number of tokens"),
     "ollama": (model("m", params={"model": "ollama/llama3"}), "Ollama runs it with `num_ctx`"),
+    "ollama-chat": (
+        model("m", params={"model": "ollama_chat/llama3"}, base_model="ollama/llama3"),
+        "window of 8192 is what the model was trained with; Ollama runs it with `num_ctx`",
+    ),
     "output-unknown": (model("m", {"context": 32_768}), "8192 derived from the window"),
     "threshold-clamped": (
         model("m", {"context": 32_768, "output": 8_192, "threshold": 30_000}),
@@ -138,7 +159,50 @@ def test_warnings(tmp_path: Path, entry: Any, words: str) -> None:
     warnings = rows(tmp_path, [entry])["m"]["warnings"]
     assert [words in warning for warning in warnings].count(True) == 1, warnings
     shown = " ".join(check(tmp_path, [entry]).stdout.split())
-    assert words in shown
+    assert shown.count(words) == 1
+
+
+def test_output_that_is_not_believed_is_one_warning(tmp_path: Path) -> None:
+    """What the catalogue says and what is derived instead stand in one sentence, not in two."""
+    warnings = rows(tmp_path, [model("m", params={"model": "mistral/mistral-large-latest"})])["m"]["warnings"]
+    assert ["output" in warning for warning in warnings].count(True) == 1, warnings
+
+
+def test_warnings_of_all_deployments_are_told_once(tmp_path: Path) -> None:
+    """Those of the second deployment too, and the same one of both only once."""
+    models = [
+        model("group", {"context": 32_768}),
+        model("group", {"context": 32_768}),
+        model("group", {"context": 65_536}, max_output_tokens="128k"),
+    ]
+    warnings = rows(tmp_path, models)["group"]["warnings"]
+    assert [next(word for word in ("8192", "16384", "128k") if word in warning) for warning in warnings] == [
+        "8192",
+        "128k",
+        "16384",
+    ]
+
+
+def test_input_limit_of_a_group_is_one_that_counts(tmp_path: Path) -> None:
+    """`max_input` is null where no deployment has one and the window leaves no less; else the smallest."""
+    plain, limited = {"context": 100_000, "output": 4_000}, {"context": 100_000, "output": 4_000, "max_input": 50_000}
+    models = [model("same", plain), model("same", plain), model("one", plain), model("one", limited)]
+    found = rows(tmp_path, models)
+    assert [(found[name]["max_input"], found[name]["input"]) for name in ("same", "one")] == [
+        (None, 96_000),
+        (50_000, 50_000),
+    ]
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    """Brackets are no markup, and a long name is not cut."""
+    long = "x" * 60
+    shown = check(tmp_path, [model("a[/b]"), model("[red]c"), model(long, {"context": 9_000, "output": 99})]).stdout
+    for name in ("a[/b]", "[red]c"):
+        assert f"│ {name} " in shown
+        assert f"warning {name}: limits unknown" in shown
+    table = "".join(line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│"))
+    assert long in table
 
 
 def test_what_the_operator_says_silences_the_catalogue(tmp_path: Path) -> None:
@@ -147,6 +211,15 @@ def test_what_the_operator_says_silences_the_catalogue(tmp_path: Path) -> None:
     for params in ({"model": "mistral/mistral-large-latest"}, {"model": "ollama/llama3"}):
         limits = own if "mistral" in params["model"] else {"context": 8_000, "output": 800}
         assert rows(tmp_path, [model("m", limits, params)])["m"]["warnings"] == []
+    half = {"model": "azure/eu/o1-mini-2024-09-12"}
+    assert rows(tmp_path, [model("m", {"output": 8_000}, half)])["m"]["warnings"] == []
+
+
+def test_wildcard_with_a_window_has_no_number_yet(tmp_path: Path) -> None:
+    """The model it will be asked for may be known to the catalogue: nothing is derived for the star."""
+    star = model("hosted_vllm/*", {"context": 32_768}, {"model": "hosted_vllm/*", "api_base": "http://127.0.0.1:9/v1"})
+    (warning,) = rows(tmp_path, [star])["hosted_vllm/*"]["warnings"]
+    assert warning.startswith("a wildcard")
 
 
 REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -178,6 +251,64 @@ def test_impossible_numbers_are_errors(tmp_path: Path, entry: Any, words: tuple[
     people = check(tmp_path, models)
     assert people.exit_code == 1
     assert words[0] in people.stderr
+
+
+MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
+    "no-name": ({"litellm_params": LOCAL}, "no 'model_name'"),
+    "name-of-another-kind": ({"model_name": 5, "litellm_params": LOCAL}, "model_name 5 is no text"),
+    "no-params": ({"model_name": "m"}, "model 'm': 'litellm_params' is no mapping with a 'model'"),
+    "params-of-another-kind": ({"model_name": "m", "litellm_params": "x"}, "'litellm_params' is no mapping"),
+    "params-without-model": ({"model_name": "m", "litellm_params": {"api_key": "k"}}, "with a 'model'"),
+    "info-of-another-kind": (
+        {"model_name": "m", "litellm_params": LOCAL, "model_info": "x"},
+        "model 'm': 'model_info' is no mapping",
+    ),
+}
+
+
+@pytest.mark.parametrize(("entry", "words"), MALFORMED.values(), ids=MALFORMED)
+def test_entries_that_are_no_deployments(tmp_path: Path, entry: dict[str, Any], words: str) -> None:
+    """What LiteLLM stops at is one error, and the other models are still listed."""
+    result = check(tmp_path, [entry, model("fine", {"context": 8_192, "output": 1_234})], "--json")
+    report = json.loads(result.stdout)
+    assert (result.exit_code, [row["model"] for row in report["models"]]) == (1, ["fine"])
+    assert len(report["errors"]) == 1
+    assert words in report["errors"][0]
+
+
+def test_alias_of_nothing_is_an_error(tmp_path: Path) -> None:
+    """An alias that no model stands behind is named."""
+    aliases = {"model_group_alias": {"short": "gone"}}
+    result = check(tmp_path, [model("mine")], router_settings=aliases)
+    assert result.exit_code == 1
+    assert "'short' is an alias of a model that is not in the list" in result.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_nothing_is_contacted(tmp_path: Path, options: list[str]) -> None:
+    """In a fresh process, where LiteLLM would fetch its price map when imported: no connection is tried."""
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"model_list": [model("five", params={"model": "openai/gpt-5"})]}))
+    script = (
+        "import sys\n"
+        "def watch(event, args):\n"
+        "    if event in ('socket.connect', 'socket.getaddrinfo'):\n"
+        "        print('CONTACTED', args, file=sys.stderr)\n"
+        "sys.addaudithook(watch)\n"
+        "from litellm_compaction.cli.main import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    bare = {name: value for name, value in os.environ.items() if name != "LITELLM_LOCAL_MODEL_COST_MAP"}
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", script, "check", str(config), *options],
+        env=bare,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "400000" in done.stdout.replace(",", "")
 
 
 def test_all_errors_are_told_at_once(tmp_path: Path) -> None:
