@@ -162,6 +162,18 @@ def test_warnings(tmp_path: Path, entry: Any, words: str) -> None:
     assert shown.count(words) == 1
 
 
+def test_summaries_may_be_written_by_aliases_and_wildcards(tmp_path: Path) -> None:
+    """A summary_model that is no model_name but is served all the same is not warned of."""
+    own = {"context": 9_000, "output": 99}
+    models = [
+        model("by-alias", {**own, "summary_model": "short"}),
+        model("by-wildcard", {**own, "summary_model": "openai/gpt-5"}),
+        model("openai/*", params={"model": "openai/*"}),
+    ]
+    found = rows(tmp_path, models, router_settings={"model_group_alias": {"short": "by-wildcard"}})
+    assert [found[name]["warnings"] for name in ("by-alias", "by-wildcard")] == [[], []]
+
+
 def test_output_that_is_not_believed_is_one_warning(tmp_path: Path) -> None:
     """What the catalogue says and what is derived instead stand in one sentence, not in two."""
     warnings = rows(tmp_path, [model("m", params={"model": "mistral/mistral-large-latest"})])["m"]["warnings"]

@@ -97,7 +97,7 @@ def _row(config: Config, name: str) -> Row:
             for deployment in config.deployments(name)
             for warning in warn_of_deployment(deployment, config.settings_of(deployment))
         ),
-        *warn_of_group(name, config.settings(name), budget, frozenset(config.names)),
+        *warn_of_group(name, config.settings(name), budget, lambda writer: bool(config.deployments(writer))),
     ]
     unique: Final = list(dict.fromkeys(warnings))
     if budget is None:

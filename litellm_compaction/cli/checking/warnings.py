@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import litellm
@@ -97,9 +97,9 @@ def _normalised(model: str) -> str:
     return model.rpartition("/")[2].lower()
 
 
-def warn_of_group(name: str, settings: Settings, budget: Budget | None, groups: frozenset[str]) -> Iterator[str]:
-    """Warnings about a group's budget and settings. `groups`: the names that summaries could be written by."""
-    if settings.summary_model is not None and settings.summary_model not in groups:
+def warn_of_group(name: str, settings: Settings, budget: Budget | None, serves: Callable[[str], bool]) -> Iterator[str]:
+    """Warnings about a group's budget and settings. `serves`: whether a model of the config answers to a name."""
+    if settings.summary_model is not None and not serves(settings.summary_model):
         yield f"summary_model {settings.summary_model!r} is no model of this config"
     if "*" in name:
         yield "a wildcard: numbers come per model, when one is asked for"
