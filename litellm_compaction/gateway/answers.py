@@ -89,9 +89,8 @@ class Answers:
             if turn.measured is not None:
                 self._counter.remember(turn.measured, turn.answering_group, usage.input_tokens)
             return None
-        if turn.measured is None:
-            return None
-        given: Final = (await self._counter.count(turn.measured, turn.answering_group, 0.0, None)).tokens
+        measured: Final = turn.measured or await self._counter.measure(turn.sent)
+        given: Final = (await self._counter.count(measured, turn.answering_group, 0.0, None)).tokens
         items: Final = [_plain(item) for item in response.output]
         answer: Final = await self._counter.measure({"input": items})
         written: Final = (await self._counter.count(answer, "", 0.0, None)).tokens

@@ -46,20 +46,20 @@ class Enforcer:
 
         Raises OverBudget, or what went wrong with the compaction that would have made it fit.
         """
+        if turn is not None:
+            turn.sent, turn.answering_group = body, group
+        router: Final = current_router()
+        held: Final = None if router is None else self._budgets.of(router, group, caller.team)
+        # A native backend that was told to cut the input by itself does.
+        if held is None or (held.mode == "native" and body.get("truncation") == "auto"):
+            return body
+        budget: Final = held.budget
+        if budget is None or not held.settings.enforce_budget:
+            return body
         known: Final = None if turn is None else turn.measured_of(body)
         measured: Final = await self._counter.measure(body) if known is None else known
         if turn is not None:
             turn.was_measured(measured, body)
-            turn.answering_group = group
-        router: Final = current_router()
-        if router is None:
-            return body
-        held: Final = self._budgets.of(router, group, caller.team)
-        budget: Final = held.budget
-        # A native backend that was told to cut the input by itself does.
-        cuts: Final = held.mode == "native" and body.get("truncation") == "auto"
-        if budget is None or not held.settings.enforce_budget or cuts:
-            return body
         asked: Final = asked_output(body)
         count: Final = await self._counter.count(measured, group, held.count_error, enough_tokens(budget, asked))
         if budget.fits(count.high, asked):

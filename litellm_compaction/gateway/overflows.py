@@ -8,6 +8,7 @@ from typing import Final
 from litellm.exceptions import MidStreamFallbackError
 
 from litellm_compaction.budget.overflow import Refusal
+from litellm_compaction.conversation.measure import measure_request
 from litellm_compaction.errors import CompactionError, ContextLengthExceeded
 from litellm_compaction.gateway.budgets import Budgets
 from litellm_compaction.gateway.enforcement import OverBudget
@@ -52,7 +53,7 @@ def _original(error: Exception) -> Exception:
 
 def _is_echo(refusal: Refusal, error: Exception, turn: Turn) -> bool:
     """Whether the words are the conversation's own, in an error that shows the request again."""
-    if not refusal.words or len(str(error)) < _ECHO_CHARACTERS or turn.measured is None:
+    if not refusal.words or len(str(error)) < _ECHO_CHARACTERS:
         return False
-    pieces: Final = (turn.measured.fixed, *turn.measured.items)
-    return any(refusal.words in " ".join(text.split()) for piece in pieces for text in piece.texts)
+    measured: Final = turn.measured or measure_request(turn.sent)
+    return any(refusal.words in " ".join(text.split()) for piece in measured.pieces for text in piece.texts)

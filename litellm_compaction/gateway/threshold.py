@@ -112,6 +112,7 @@ class Thresholds:
         if compacted is None:
             return
         body["input"] = compacted.items
+        turn.was_measured(await self._counter.measure(body), body)
         turn.result, turn.origin = compacted.result, _origin(turn)
         turn.writer = case.pending.shown_writer
 

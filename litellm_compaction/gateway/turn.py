@@ -32,12 +32,14 @@ class Turn:
     compact_at: CompactAt | None = None
     native: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
-    # What became of it. `measured` is the request as it was sent, `failure` why a wanted compaction is missing,
-    # `was_filtered` whether the threshold was looked at before a deployment was picked.
+    # What became of it. `sent` is the request as it went to a backend, `measured` the same for counting where somebody
+    # had to, `failure` why a wanted compaction is missing, `was_filtered` whether the threshold was looked at before a
+    # deployment was picked.
     origin: Literal["threshold", "auto"] | None = None
     result: Result | None = None
     writer: str = ""
     measured: Measured | None = None
+    sent: Mapping[str, Any] = field(default_factory=dict)
     answering_group: str = ""
     failure: Exception | None = None
     was_filtered: bool = False

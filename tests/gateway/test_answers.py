@@ -11,7 +11,6 @@ from litellm.types.llms.openai import ResponseAPIUsage, ResponsesAPIResponse
 from pydantic import BaseModel, ConfigDict
 
 from litellm_compaction.compaction.answer import Usage
-from litellm_compaction.conversation.measure import measure_request
 from litellm_compaction.envelope.sealing import Caller
 from litellm_compaction.gateway.answers import Answers
 from litellm_compaction.gateway.budgets import Budgets
@@ -49,7 +48,7 @@ def answers() -> Answers:
 
 def turn(*, compacted: bool = False) -> Turn:
     made = Turn("group", "shown", Caller("k", None, None))
-    made.measured, made.answering_group = measure_request({"input": "hello there"}), "group"
+    made.sent, made.answering_group = {"input": "hello there"}, "group"
     if compacted:
         usage = Usage(900, 90, cached_tokens=10, reasoning_tokens=5)
         made.origin = "auto"

@@ -8,7 +8,6 @@ import pytest
 from litellm.exceptions import BadRequestError, MidStreamFallbackError
 from litellm.router import Router
 
-from litellm_compaction.conversation.measure import measure_request
 from litellm_compaction.envelope.sealing import Caller
 from litellm_compaction.errors import ContextLengthExceeded
 from litellm_compaction.gateway.budgets import Budgets
@@ -33,7 +32,7 @@ def learned(budgets: Budgets) -> int | None:
 
 def turn(text: str = "hello") -> Turn:
     made = Turn("group", "shown", Caller("k", None, None))
-    made.measured, made.answering_group = measure_request({"input": text}), "answers"
+    made.sent, made.answering_group = {"input": text}, "answers"
     return made
 
 

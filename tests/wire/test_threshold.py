@@ -318,6 +318,14 @@ def test_the_only_slot_is_free_for_the_summary(gateway: LiveProxy, backend: Scri
     assert types(response.json()) == ["compaction", "message"], gateway.log()[-3000:]
 
 
+def test_usage_that_nobody_reports_is_of_what_was_sent(gateway: LiveProxy, backend: ScriptedBackend) -> None:
+    """The answer's part is counted from the compacted input, whatever is known of the model's window."""
+    backend.script(Summary("SUM", usage=SPENT), Text("done", usage=None))
+    asked = {"model": "unknown", "input": session(3_000, "unreported"), "context_management": at(1_000)}
+    usage = gateway.post("/v1/responses", asked).json()["usage"]
+    assert SPENT[0] < usage["input_tokens"] < SPENT[0] + 500
+
+
 def test_the_same_request_again_is_not_paid_again(gateway: LiveProxy, backend: ScriptedBackend) -> None:
     """A client that tries again gets the same item and is told the same of it."""
     asked = {"model": "auto-low", "input": session(2_500, "again")}
