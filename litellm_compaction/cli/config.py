@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,6 +57,16 @@ class Config:
         found: Final = [model for model in self._models if str(model.get("model_name")) == group]
         return found or [dict(model) for model in self._patterns.route(group) or ()]
 
+    def faults(self, name: str) -> list[str]:
+        """What keeps LiteLLM from taking the entries behind a name for deployments."""
+        return [fault for deployment in self.deployments(name) for fault in _malformed(deployment)]
+
+    def require(self, name: str) -> None:
+        """Raises ConfigError for a name that nobody serves, or whose entries are malformed."""
+        faults: Final = self.faults(name) if self.deployments(name) else [f"no model {name!r} is served"]
+        if faults:
+            raise ConfigError(faults[0])
+
     def settings(self, name: str) -> Settings:
         """The settings of a group: of the first deployment that has its own, else the global ones."""
         own: Final = (self.settings_of(entry) for entry in self.deployments(name))
@@ -98,12 +108,24 @@ def read_config(path: Path) -> Config:
 def _load(path: Path) -> Mapping[str, object]:
     try:
         loaded: Final = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         # Without the parser's own text: it quotes the line, and the line may be a secret.
         raise ConfigError(f"{path} cannot be read as YAML ({type(error).__name__})") from None
     if not isinstance(loaded, Mapping):
         raise ConfigError(f"{path} is no mapping of settings")
     return loaded
+
+
+def _malformed(deployment: Deployment) -> Iterator[str]:
+    name: Final = deployment.get("model_name")
+    if not isinstance(name, str):
+        yield "an entry of 'model_list' has no 'model_name'" if name is None else f"model_name {name!r} is no text"
+        return
+    params: Final = deployment.get("litellm_params")
+    if not isinstance(params, Mapping) or not isinstance(params.get("model"), str):
+        yield f"model {name!r}: 'litellm_params' is no mapping with a 'model'"
+    if not isinstance(deployment.get("model_info") or {}, Mapping):
+        yield f"model {name!r}: 'model_info' is no mapping"
 
 
 def _read_aliases(values: Mapping[str, Any]) -> dict[str, str]:

@@ -40,10 +40,13 @@ MODELS = [
 ]
 
 
+MALFORMED: dict[str, Any] = {"model_name": "malformed", "litellm_params": {"model": "x/y"}, "model_info": 5}
+
+
 def run(folder: Path, *arguments: str) -> Result:
     file = folder / "config.yaml"
     aliases = {"model_group_alias": {"alias": "first"}}
-    file.write_text(yaml.safe_dump({"model_list": MODELS, "router_settings": aliases}))
+    file.write_text(yaml.safe_dump({"model_list": [*MODELS, MALFORMED], "router_settings": aliases}))
     return CliRunner().invoke(main, ["codex-config", str(file), *arguments])
 
 
@@ -118,9 +121,14 @@ def test_rows_of_the_contract(context: int, output: int, cap: int | None, window
     assert (found.context, found.limit) == (window, limit)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("unknown", "window of 'unknown' is unknown"), ("gone", "no model 'gone'")]
-)
+REFUSED = {
+    "unknown": "'unknown' is unknown",
+    "gone": "no model 'gone' is served",
+    "malformed": "'model_info' is no mapping",
+}
+
+
+@pytest.mark.parametrize(("name", "words"), REFUSED.items(), ids=REFUSED)
 def test_refusals(tmp_path: Path, name: str, words: str) -> None:
     """Exit 1 and one sentence."""
     result = run(tmp_path, name, "--base-url", "http://h")

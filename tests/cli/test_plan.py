@@ -197,7 +197,7 @@ REFUSED: dict[str, tuple[object, tuple[str, ...], str]] = {
     "no-json": ("{", (), "no JSON"),
     "no-request": ({"a": 1}, (), "neither a request"),
     "no-model": (SESSION, (), "names no model"),
-    "model-not-served": (SESSION, ("--model", "gone"), "serves no model 'gone'"),
+    "model-not-served": (SESSION, ("--model", "gone"), "no model 'gone' is served"),
     "nothing-to-compact": ({"model": "small", "input": []}, (), "nothing to compact"),
     "lone-output": ({"model": "small", "input": [output("c", "x")]}, (), "input[0]"),
     "too-deep": ("[" * 100_000, (), "nested too deeply"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +10,6 @@ from litellm_compaction.budget.limits import ModelLimits
 from litellm_compaction.cli.checking.warnings import warn_of_deployment, warn_of_group
 from litellm_compaction.cli.config import Config, ConfigError, read_config
 from litellm_compaction.errors import SettingsError
-from litellm_compaction.gateway.catalogue import Deployment
 from litellm_compaction.gateway.limits import check_limits, deployment_limits
 
 
@@ -59,7 +57,7 @@ def _errors(config: Config, name: str) -> list[str]:
     deployments: Final = config.deployments(name)
     if not deployments:
         return [f"model {name!r} is an alias of a model that is not in the list"]
-    found: Final = [error for deployment in deployments for error in _malformed(deployment)]
+    found: Final = config.faults(name)
     if found:
         return found
     for deployment in deployments:
@@ -73,19 +71,6 @@ def _errors(config: Config, name: str) -> list[str]:
         except SettingsError as error:
             found.append(str(error))
     return found
-
-
-def _malformed(deployment: Deployment) -> Iterator[str]:
-    """What keeps LiteLLM from taking an entry of the list for a deployment."""
-    name: Final = deployment.get("model_name")
-    if not isinstance(name, str):
-        yield "an entry of 'model_list' has no 'model_name'" if name is None else f"model_name {name!r} is no text"
-        return
-    params: Final = deployment.get("litellm_params")
-    if not isinstance(params, Mapping) or not isinstance(params.get("model"), str):
-        yield f"model {name!r}: 'litellm_params' is no mapping with a 'model'"
-    if not isinstance(deployment.get("model_info") or {}, Mapping):
-        yield f"model {name!r}: 'model_info' is no mapping"
 
 
 def _row(config: Config, name: str) -> Row:

@@ -37,8 +37,7 @@ def codex_config(config: Path, model: str, base_url: str, by: By, env_key: str) 
 
     try:
         known = read_config(config)
-        if not known.deployments(model):
-            raise click.ClickException(f"{config} serves no model {model!r}")
+        known.require(model)
         budget = known.budget(model)
     except (ConfigError, SettingsError) as error:
         raise click.ClickException(str(error)) from None

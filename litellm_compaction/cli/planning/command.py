@@ -38,8 +38,7 @@ def plan(file: TextIO, config: Path, model: str | None, for_programs: bool) -> N
         if not name:
             raise click.ClickException(f"{file.name} names no model: give --model")
         known = read_config(config)
-        if not known.deployments(name):
-            raise click.ClickException(f"{config} serves no model {name!r}")
+        known.require(name)
         outline = outline_request(body, name, known, KeyRing(find_secrets((), config)))
     except (ConfigError, NoKeysError) as error:
         raise click.ClickException(str(error)) from None
