@@ -30,9 +30,9 @@ def test_example_config_is_accepted(file: Path, monkeypatch: pytest.MonkeyPatch)
     }
 
 
-def test_there_are_the_three_examples() -> None:
-    """Minimal, team gateway and local models are there."""
-    assert [file.stem for file in EXAMPLES] == ["local_models", "minimal", "team_gateway"]
+def test_there_are_the_examples() -> None:
+    """Minimal, team gateway, local models and budgets are there."""
+    assert [file.stem for file in EXAMPLES] == ["budgets", "local_models", "minimal", "team_gateway"]
 
 
 def test_readme_names_every_setting() -> None:
