@@ -16,6 +16,9 @@ from litellm_compaction.gateway.flights import Result
 from litellm_compaction.gateway.responses import Frame
 from litellm_compaction.settings import Settings
 
+# Settings that change nothing about an answer.
+_NOT_ANSWERS: Final = {"keys", "cache"}
+
 
 @dataclass(slots=True)
 class Pending:
@@ -53,6 +56,18 @@ class Pending:
     def shown_writer(self) -> str:
         """The same as the client knows it."""
         return self.settings.summary_model or self.frame.model
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What two compactions have to share to be the same but for their transcript: who asks, with which keys, for
+        which model, under which settings."""
+        return (
+            # Whoever has other keys could not open the item.
+            (self.caller.key, self.caller.team, self.caller.user, self.ring.sealing_id.hex()),
+            self.model,
+            self.settings.model_dump(mode="json", exclude=_NOT_ANSWERS),
+            self.writer_settings.model_dump(mode="json", exclude=_NOT_ANSWERS),
+        )
 
     def failure_headers(self) -> dict[str, str]:
         """LiteLLM passes a provider's `Retry-After` on under a name that no client looks for."""

@@ -21,21 +21,13 @@ from litellm_compaction.gateway.store import Store
 SUMMARY_SECONDS: Final = 24 * 3600.0
 STUCK_SECONDS: Final = 600.0
 _GROWTH: Final = 1.25
-# Settings that change nothing about a summary.
-_NOT_ANSWERS: Final = {"keys", "cache"}
 
 
 def digest_prefixes(pending: Pending, items: Sequence[RawItem]) -> list[str]:
     """Digests of the first item, the first two, and so on to all of them. Reads every byte: for requests over a
     threshold, in a thread."""
     running: Final = hashlib.blake2b(digest_size=16)
-    caller: Final = pending.caller
-    for part in (
-        # Whoever has other keys could not open the item.
-        (caller.key, caller.team, caller.user, pending.ring.sealing_id.hex(), pending.model),
-        pending.settings.model_dump(mode="json", exclude=_NOT_ANSWERS),
-        pending.writer_settings.model_dump(mode="json", exclude=_NOT_ANSWERS),
-    ):
+    for part in pending.identity:
         running.update(json.dumps(part, sort_keys=True, default=str).encode() + b"\n")
     digests: Final[list[str]] = []
     for item in items:

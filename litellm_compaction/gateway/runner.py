@@ -35,20 +35,14 @@ if TYPE_CHECKING:
 
 # A quarter at most stays as it is, so that the result is always smaller.
 _RECENT_SHARE: Final = 4
-# Settings that change nothing about the answer.
-_NOT_ANSWERS: Final = {"keys", "cache"}
 
 
 def write_key(pending: Pending) -> str:
     """What makes two requests the same: who asks, for which model, under which settings, and the transcript."""
-    caller: Final = pending.caller
     digest: Final = hashlib.blake2b(digest_size=32)
     for part in (
-        # Whoever has other keys could not open the item.
-        (caller.key, caller.team, caller.user, pending.ring.sealing_id.hex()),
-        (pending.origin, pending.model, pending.application),
-        pending.settings.model_dump(mode="json", exclude=_NOT_ANSWERS),
-        pending.writer_settings.model_dump(mode="json", exclude=_NOT_ANSWERS),
+        *pending.identity,
+        (pending.origin, pending.application),
         pending.extra,
         sorted(pending.expansion.summaries),
         *pending.expansion.items,

@@ -16,21 +16,9 @@ from litellm_compaction.gateway.catalogue import Deployment
 from litellm_compaction.gateway.limits import check_limits, read_limits, read_tokens
 from litellm_compaction.gateway.profiles import Profile, read_profile
 from litellm_compaction.settings import Settings
+from tests.support.router import Deployments, FakeRouter
 
-Deployments = list[dict[str, Any]]
 NONE = Settings.model_validate({})
-
-
-class FakeRouter:
-    """Knows the deployments of one group, and another's of a team."""
-
-    def __init__(self, deployments: Deployments | None, of_team: Deployments | None = None) -> None:
-        self.deployments = deployments
-        self.of_team = of_team
-
-    def get_model_list(self, model_name: str, team_id: str | None = None) -> Deployments | None:
-        assert model_name == "group"
-        return self.deployments if team_id is None else self.of_team
 
 
 def without_settings(_: Deployment) -> Settings:

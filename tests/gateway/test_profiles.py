@@ -22,20 +22,7 @@ from litellm_compaction.compaction.prompt import Style
 from litellm_compaction.gateway import catalogue
 from litellm_compaction.gateway import profiles as module
 from litellm_compaction.gateway.profiles import Profile, load_counter, read_profile
-
-Deployments = list[dict[str, Any]]
-
-
-class FakeRouter:
-    """Knows the deployments of one group, and another's of a team."""
-
-    def __init__(self, deployments: Deployments | None, of_team: Deployments | None = None) -> None:
-        self.deployments = deployments
-        self.of_team = of_team
-
-    def get_model_list(self, model_name: str, team_id: str | None = None) -> Deployments | None:
-        assert model_name == "group"
-        return self.deployments if team_id is None else self.of_team
+from tests.support.router import Deployments, FakeRouter
 
 
 def profile_of(deployments: Deployments | None) -> Profile:
