@@ -6,6 +6,7 @@
 | what cannot be summarised is most of it, or alone over  | said once; passes as it is                                |
 | was no smaller after a compaction, has not grown since  | passes as it is                                           |
 | begins with a prefix that a summary stands for, fits    | that summary and the rest as it is: nothing is paid       |
+| the same, does not fit, and was compacted in vain       | the same                                                  |
 | the same, and does not fit                              | the summary and the rest are compacted                    |
 | else                                                    | compacted                                                 |
 | and the result is not clearly smaller                   | said once; passes as it is                                |
@@ -56,13 +57,15 @@ _TOLD_GROUPS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One request over its threshold. `items` is its input, `tokens` what was counted, `limit` the threshold."""
+    """One request over its threshold: its input and the places of restored summaries in it, the tokens counted, and
+    what the result has to stay under."""
 
     turn: Turn
     held: GroupBudget
     pending: Pending
     body: Mapping[str, Any]
     items: list[RawItem]
+    summaries: frozenset[int]
     tokens: int
     limit: int
 
@@ -100,16 +103,14 @@ class Thresholds:
         """
         # A retry, or a fallback to another group: what held for the one before does not.
         turn.result, turn.failure, turn.origin = None, None, None
-        case: Final = await self._case(turn, group, body)
-        if case is None:
-            return
         try:
-            compacted: Final = await self._compact(case, metadata)
+            case: Final = await self._case(turn, group, body)
+            compacted: Final = None if case is None else await self._compact(case, metadata)
         except Exception as error:  # noqa: BLE001  # whatever went wrong: a request that fits is served all the same
             turn.failure = error
             self._tell(group, "failed", f"failed={getattr(error, 'code', None) or type(error).__name__}")
             return
-        if compacted is None:
+        if case is None or compacted is None:
             return
         body["input"] = compacted.items
         turn.was_measured(await self._counter.measure(body), body)
@@ -139,7 +140,10 @@ class Thresholds:
         if fixed >= limit:
             self._tell(group, "fixed", f"instructions, tools and system messages alone take {fixed} of {limit} tokens")
             return None
-        return _Case(turn, held, self._pending(turn, group, held, items, limit), body, items, count.tokens, limit)
+        # Over the window, and not over a threshold beyond it: the result has to fit the window.
+        target: Final = limit if held.budget is None else min(limit, held.budget.input)
+        pending: Final = self._pending(turn, group, held, items, target)
+        return _Case(turn, held, pending, body, items, pending.expansion.summaries, count.tokens, target)
 
     def _pending(self, turn: Turn, group: str, held: GroupBudget, items: list[RawItem], limit: int) -> Pending:
         writer: Final = held.settings.summary_model
@@ -164,46 +168,49 @@ class Thresholds:
 
     async def _compact(self, case: _Case, metadata: Mapping[str, Any]) -> _Compacted | None:
         digests: Final = await asyncio.to_thread(digest_prefixes, case.pending, case.items)
-        if await self._prefixes.is_stuck(digests, case.tokens):
-            return None
+        stuck: Final = await self._prefixes.is_stuck(digests, case.tokens)
         known: Final = await self._prefixes.find(digests)
         if known is None:
-            return await self._run(case, digests, metadata)
+            return None if stuck else await self._run(case, digests, metadata)
         covered, earlier = known
         rest: Final = case.items[covered:]
-        expansion: Final = await self._restore(case, case.items[:covered], earlier.content, rest)
+        expansion: Final = await self._restore(case, covered, earlier.content)
         if not rest:  # the very same request: the same answer
             return _Compacted(expansion.items, earlier)
         tokens: Final = await self._own_count(await self._measured(case, expansion.items), case.held)
         shorter: Final = await asyncio.to_thread(digest_prefixes, case.pending, expansion.items)
-        if tokens <= case.limit or await self._prefixes.is_stuck(shorter, tokens):
-            return _Compacted(expansion.items, await self._extend(case, earlier, rest, tokens))
-        case.pending.expansion = expansion
-        return await self._run(case, digests, metadata)
+        if tokens > case.limit and not stuck and not await self._prefixes.is_stuck(shorter, tokens):
+            case.pending.expansion = expansion
+            again: Final = await self._run(case, digests, metadata)
+            if again is not None:
+                return again
+        return _Compacted(expansion.items, await self._extend(case, earlier, rest, tokens))
 
     async def _run(self, case: _Case, digests: Sequence[str], metadata: Mapping[str, Any]) -> _Compacted | None:
-        if await asyncio.to_thread(_must_stay, case.pending.expansion):
-            self._tell(case.pending.model, "forced", "nearly all of the conversation has to stay word for word")
+        """The compaction itself; None where there is nothing to gain."""
+        pending: Final = case.pending
+        if await asyncio.to_thread(_must_stay, pending.expansion):
+            self._tell(pending.model, "forced", "nearly all of the conversation has to stay word for word")
             return None
-        before: Final = await self._own_count(await self._measured(case, case.items), case.held)
+        before: Final = await self._own_count(await self._measured(case, pending.expansion.items), case.held)
         try:
-            result: Final = await self._fly(case.pending, metadata)
+            result: Final = await self._fly(pending, metadata)
         except CompactionError:
             # The next turn is another transcript: without a mark it would pay for the same failure at once.
             await self._prefixes.mark_stuck(digests[-1], case.tokens, FAILURE_SECONDS)
             raise
-        expansion: Final = await self._restore(case, case.items, result.content, [])
+        expansion: Final = await self._restore(case, len(case.items), result.content)
         after: Final = await self._own_count(await self._measured(case, expansion.items), case.held)
         if after > before * _CLEARLY_SMALLER:
             await self._prefixes.mark_stuck(digests[-1], case.tokens)
-            self._tell(case.pending.model, "stuck", f"a compaction made {after} of {before} tokens: it is not used")
+            self._tell(pending.model, "stuck", f"a compaction made {after} of {before} tokens: it is not used")
             return None
-        told: Final = result.model_copy(update={"tokens_before": before, "tokens_after": after})
+        told: Final = result.model_copy(update={"tokens_before": case.tokens, "tokens_after": after})
         await self._prefixes.remember(digests[-1], told)
         if after > case.limit:
-            shorter: Final = await asyncio.to_thread(digest_prefixes, case.pending, expansion.items)
+            shorter: Final = await asyncio.to_thread(digest_prefixes, pending, expansion.items)
             await self._prefixes.mark_stuck(shorter[-1], after)
-            self._tell(case.pending.model, "long", f"{after} tokens are left after a compaction, over {case.limit}")
+            self._tell(pending.model, "long", f"{after} tokens are left after a compaction, over {case.limit}")
         return _Compacted(expansion.items, told)
 
     async def _fly(self, pending: Pending, metadata: Mapping[str, Any]) -> Result:
@@ -244,15 +251,16 @@ class Thresholds:
             message_tokens=0,
         )
 
-    async def _restore(
-        self, case: _Case, prefix: Sequence[RawItem], content: str, rest: Sequence[RawItem]
-    ) -> Expansion:
-        """The input as the client's next one will be read: the item stands for the prefix, the rest follows it."""
+    async def _restore(self, case: _Case, covered: int, content: str) -> Expansion:
+        """The input as the client's next one will be read: the item stands for the first `covered` items."""
         item: Final[RawItem] = {"type": "compaction", "encrypted_content": content}
         pending: Final = case.pending
+        # What earlier items were restored to is folded into the new one. In the role of a developer it would be taken
+        # for a message of the client's, and stay.
+        prefix: Final = [raw for place, raw in enumerate(case.items[:covered]) if place not in case.summaries]
         return await asyncio.to_thread(
             expand_input,
-            [*prefix, item, *rest],
+            [*prefix, item, *case.items[covered:]],
             pending.settings,
             pending.ring,
             pending.caller,

@@ -16,6 +16,8 @@ GROUPS: Mapping[str, Json] = {
     "auto": {"auto_compact": True, "context": 8_192, "output": 1_234},
     "auto-low": {"auto_compact": True, "context": 100_000, "output": 4_000, "threshold": 2_000},
     "auto-deadline": {"auto_compact": True, "context": 100_000, "threshold": 2_000, "max_attempts": 1},
+    "as-developer": {"auto_compact": True, "context": 100_000, "threshold": 2_000, "summary_role": "developer"},
+    "once": {"auto_compact": True, "context": 100_000, "threshold": 2_000, "max_attempts": 1},
     "small": {"context": 8_192, "output": 1_234},
     "unknown": {},
     "unknown-auto": {"auto_compact": True},
@@ -227,6 +229,45 @@ def test_the_prefix_is_used_for_as_long_as_it_fits(gateway: LiveProxy, backend: 
     assert "SUM" in summarised
     assert "word word" not in summarised
     assert "SECOND" in request_text(backend.requests[3])
+
+
+@pytest.mark.parametrize("model", ["auto-low", "as-developer"])
+def test_a_later_item_replaces_the_earlier_one(gateway: LiveProxy, backend: ScriptedBackend, model: str) -> None:
+    """Compacted twice: the model reads the second summary alone, in the same request and in the next, in any role."""
+    items = session(2_500, f"twice {model}")
+    backend.script(Summary("FIRST"), Text("one"), Summary("SECOND"), Text("two"), Text("three"))
+    first = gateway.post("/v1/responses", {"model": model, "input": items}).json()
+    longer = [*items, *first["output"], user("more"), assistant("word " * 2_500), user("and then?")]
+    second = gateway.post("/v1/responses", {"model": model, "input": longer}).json()
+    assert types(second) == ["compaction", "message"]
+    gateway.post("/v1/responses", {"model": model, "input": [*longer, *second["output"], user("last")]})
+    assert "FIRST" in request_text(backend.requests[2])
+    for body in backend.requests[3:]:
+        text = request_text(body)
+        assert (text.count("SECOND"), text.count("FIRST"), text.count("word word")) == (1, 0, 0)
+
+
+def test_a_known_prefix_serves_where_a_new_compaction_fails(gateway: LiveProxy, backend: ScriptedBackend) -> None:
+    """Summary and rest are over the threshold and compacting them fails: the turn after that goes on from the summary
+    that is there, and does not try again at once."""
+    items = session(2_500, "serves")
+    backend.script(Summary("SUM"), Text("one"), Failure(500, {"message": "boom"}), Text("two"), Text("three"))
+    gateway.post("/v1/responses", {"model": "once", "input": items})
+    longer = [*items, assistant("longer " * 2_100), user("third")]
+    gateway.post("/v1/responses", {"model": "once", "input": longer})
+    again = gateway.post("/v1/responses", {"model": "once", "input": [*longer, assistant("two"), user("fourth")]})
+    assert types(again.json()) == ["compaction", "message"]
+    text = request_text(backend.requests[-1])
+    assert ("SUM" in text, "word word" in text, "longer longer" in text) == (True, False, True)
+
+
+@pytest.mark.parametrize("given", [[5], [None], "nothing", {"role": "user", "content": "hello"}])
+def test_odd_input_is_the_backends_to_refuse(gateway: LiveProxy, backend: ScriptedBackend, given: Any) -> None:
+    """A threshold makes no error of its own out of input that LiteLLM or the backend reads otherwise."""
+    backend.answer_with(lambda _: Text("x"))
+    plain = gateway.post("/v1/responses", {"model": "unknown", "input": given})
+    asked = gateway.post("/v1/responses", {"model": "unknown", "input": given, "context_management": at(1_000)})
+    assert asked.status_code == plain.status_code, asked.text
 
 
 def test_system_text_and_open_work_stay(gateway: LiveProxy, backend: ScriptedBackend) -> None:
