@@ -136,7 +136,8 @@ class Thresholds:
         if count.tokens <= limit and (fits or not held.settings.enforce_budget):
             return None
         items: Final = normalize_input(body.get("input"))
-        fixed: Final = await self._own_count(_fixed(measured, items), held)
+        # In a thread: of a hundred thousand items each is looked at.
+        fixed: Final = await self._own_count(await asyncio.to_thread(_fixed, measured, items), held)
         if fixed >= limit:
             self._tell(group, "fixed", f"instructions, tools and system messages alone take {fixed} of {limit} tokens")
             return None
