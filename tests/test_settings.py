@@ -65,6 +65,17 @@ BAD: list[tuple[str, Any, str]] = [
     ("max_input", "many", "integer"),
     ("threshold", 1.0, "'auto', a number of tokens of at least 1, or a fraction between 0 and 1"),
     ("threshold", 0, "'auto', a number of tokens"),
+    ("threshold", 0.0, "'auto', a number of tokens"),
+    ("threshold", -1, "'auto', a number of tokens"),
+    ("threshold", 100_000.0, "'auto', a number of tokens"),
+    ("threshold", float("nan"), "'auto', a number of tokens"),
+    ("threshold", True, "'auto', a number of tokens"),
+    ("threshold", "85%", "'auto', a number of tokens"),
+    ("context", True, "integer"),
+    ("context", "128k", "integer"),
+    ("output", 0, "greater than or equal to 1"),
+    ("output", 1e5, "integer"),
+    ("max_input", 0, "greater than or equal to 1"),
     ("threshold_rule", "linear", "'seed' or 'smooth'"),
     ("auto_compact", 1, "boolean"),
     ("enforce_budget", "yes", "boolean"),
@@ -158,14 +169,50 @@ def test_every_setting_of_a_later_issue_is_refused_above() -> None:
     assert {key for key, _ in LATER} == {*NOT_SUPPORTED_YET, "summary_model"}
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("auto_compact", False), ("enforce_budget", False), ("ledger", False), ("speculate", False)],
-    ids=["auto_compact", "enforce_budget", "ledger", "speculate"],
-)
-def test_value_that_says_what_happens_today_is_accepted(key: str, value: object) -> None:
+@pytest.mark.parametrize(("key", "today"), NOT_SUPPORTED_YET.items(), ids=NOT_SUPPORTED_YET)
+def test_value_that_says_what_happens_today_is_accepted(key: str, today: object) -> None:
     """Switching off what does not exist yet is true, and accepted."""
-    assert getattr(parse_settings({key: value}, WHERE), key) == value
+    assert getattr(parse_settings({key: today}, WHERE), key) == today
+
+
+# Settings of budgets, as written, and as read.
+BUDGETS: list[tuple[str, Any]] = [
+    ("threshold", "auto"),
+    ("threshold", 1),
+    ("threshold", 372_000),
+    ("threshold", 0.85),
+    ("threshold_rule", "seed"),
+    ("threshold_rule", "smooth"),
+    ("auto_compact", True),
+    ("auto_compact", False),
+    ("enforce_budget", True),
+    ("enforce_budget", False),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), BUDGETS, ids=[f"{key}={value!r}" for key, value in BUDGETS])
+def test_settings_of_budgets(key: str, value: object) -> None:
+    """A threshold in every form, the rule, who is compacted and what is refused; of a type that stays what it was."""
+    read = getattr(parse_settings({key: value}, WHERE), key)
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(("context", "threshold"), [(8192, 8192), (8192, 10_000), (1, 1)])
+def test_threshold_has_to_be_smaller_than_the_window(context: int, threshold: int) -> None:
+    """One that no prompt can pass is refused, with both numbers; also where they stand in two places."""
+    message = refusal({"context": context, "threshold": threshold})
+    assert message.startswith(f"{WHERE}.threshold: {threshold} is not allowed: allowed is less than")
+    assert f"({context})" in message
+    with pytest.raises(SettingsError, match=r"model_info\.compaction of 'm'\.threshold"):
+        merge_settings({"threshold": threshold}, {"context": context}, "m")
+
+
+@pytest.mark.parametrize("threshold", ["auto", 8191, 0.999], ids=["auto", "less", "share"])
+def test_threshold_inside_the_window(threshold: object) -> None:
+    """Up to one token less than the window, and every share of it."""
+    assert parse_settings({"context": 8192, "threshold": threshold}, WHERE).threshold == threshold
+    assert parse_settings({"threshold": 10**9}, WHERE).threshold == 10**9
 
 
 @pytest.mark.parametrize(

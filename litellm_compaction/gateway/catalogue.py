@@ -11,9 +11,12 @@ if TYPE_CHECKING:
     from litellm.router import Router
 
 Deployment = Mapping[str, Any]
-# LiteLLM's router writes deployments into the same table later, and what those leave out is nobody's statement.
-_CATALOGUE: Final = frozenset(litellm.model_cost)
+# As it was before LiteLLM's router writes what deployments say of themselves into the same entries: that is no
+# statement about another deployment of the same model.
+_CATALOGUE: Final[Mapping[str, Mapping[str, Any]]] = {name: dict(entry) for name, entry in litellm.model_cost.items()}
 _MODES: Final = frozenset({"chat", "responses"})
+# Modes of models that a budget means nothing to are all others; without one it is a conversation.
+_CONVERSING: Final = frozenset({None, "completion", *_MODES})
 
 
 def list_deployments(router: Router, group: str, team: str | None) -> Sequence[Deployment]:
@@ -35,13 +38,41 @@ def model_of(deployment: Deployment) -> str:
 
 
 def provider_of(deployment: Deployment) -> str:
+    """The provider LiteLLM is told of, before the one in the name; empty where neither says one."""
     params: Final = params_of(deployment)
-    return str(params.get("custom_llm_provider") or str(params.get("model") or "").partition("/")[0])
+    return str(params.get("custom_llm_provider") or str(params.get("model") or "").rpartition("/")[0].partition("/")[0])
 
 
 def entry_of(deployment: Deployment) -> Mapping[str, Any] | None:
     """What LiteLLM's catalogue says of the deployment's model, None where it does not know it."""
-    model: Final = model_of(deployment)
-    name: Final = next((name for name in (model, model.partition("/")[2]) if name in _CATALOGUE), None)
-    known: Final = None if name is None else litellm.model_cost.get(name)
+    known: Final = _listed(deployment)
     return known if known is not None and known.get("mode") in _MODES else None
+
+
+def converses(deployment: Deployment) -> bool:
+    """Whether the model answers conversations, as far as anybody says: an embedding has a window and no budget."""
+    said: Final = info_of(deployment).get("mode")
+    return (said or (_listed(deployment) or {}).get("mode")) in _CONVERSING
+
+
+def _listed(deployment: Deployment) -> Mapping[str, Any] | None:
+    model: Final = model_of(deployment)
+    rest: Final = model.partition("/")[2]
+    if info_of(deployment).get("base_model"):
+        return _CATALOGUE.get(model) or _CATALOGUE.get(rest)
+    provider: Final = provider_of(deployment)
+    if not provider or (model in _CATALOGUE and not params_of(deployment).get("custom_llm_provider")):
+        return _CATALOGUE.get(model)
+    bare: Final = model.removeprefix(f"{provider}/")
+    # bedrock/converse/NAME, azure/responses/NAME: what stands between chooses a way, not a model.
+    for name in dict.fromkeys((bare, bare.rpartition("/")[2])):
+        for entry in (_CATALOGUE.get(f"{provider}/{name}"), _CATALOGUE.get(name)):
+            if entry is not None and _is_of(entry, provider):
+                return entry
+    return None
+
+
+def _is_of(entry: Mapping[str, Any], provider: str) -> bool:
+    """Whether an entry is of the provider's own model: any server may call its model `gpt-4`."""
+    listed: Final = str(entry.get("litellm_provider") or provider)
+    return listed.startswith(provider) or (provider == "azure_ai" and listed in {"azure", "openai"})

@@ -89,7 +89,9 @@ def clamp(body: Mapping[str, Any], held: GroupBudget, budget: Budget, count: Cou
     asked: Final = asked_output(body)
     bound: Final = clamp_output(budget, asked, count.high)
     if asked is None:
-        return {OUTPUT: bound} if held.settings.output is not None or bound < budget.output else {}
+        # What is there and no number of tokens is the backend's to refuse.
+        silent: Final = all(body.get(name) is None for name in _SPELLINGS)
+        return {OUTPUT: bound} if silent and (held.settings.output is not None or bound < budget.output) else {}
     return {name: bound for name in _SPELLINGS if type(body.get(name)) is int and body[name] > bound}
 
 

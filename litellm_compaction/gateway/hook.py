@@ -120,6 +120,8 @@ class CompactionHandler(CustomLogger):
             scene: Final = self._resolve(group, caller)
             request: Final = classify_request(call_type, data, normalize_trigger=scene.normalizes)
             if isinstance(request, CompactionRequest) and scene.mode == "own":
+                if request.origin == "trigger":  # the other door ignores what it does not know
+                    read_context_management(data.get(FIELD))
                 return await self._mark(request, data, scene)
             return await self._begin(request, data, scene)
         except CompactionError as error:

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from litellm_compaction.budget.arithmetic import ImpossibleBudget
 from litellm_compaction.budget.limits import ModelLimits, smallest
 from litellm_compaction.errors import SettingsError
-from litellm_compaction.gateway.catalogue import Deployment, entry_of, info_of, list_deployments, model_of, provider_of
+from litellm_compaction.gateway.catalogue import (
+    Deployment,
+    converses,
+    entry_of,
+    info_of,
+    list_deployments,
+    model_of,
+    provider_of,
+)
 from litellm_compaction.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,18 +72,26 @@ def read_limits(
 def deployment_limits(deployment: Deployment, settings: Settings) -> ModelLimits:
     """The limits of one deployment, with where they come from."""
     operator: Final = _Known(settings.context, settings.output, settings.max_input)
-    info: Final = _read_info(deployment)
     listed: Final = _read_catalogue(deployment)
+    info: Final = _read_info(deployment, listed)
     context, context_source = _first(
         (operator.context, SETTINGS), (info.context, MODEL_INFO), (listed.context, CATALOGUE)
     )
-    output, output_source = _first((operator.output, SETTINGS), (info.output, MODEL_INFO), (listed.output, CATALOGUE))
+    # As much as the window, or more, is a copy of the window that says nothing of the output.
+    output, output_source = _first(
+        (operator.output, SETTINGS),
+        *(
+            (value, source)
+            for value, source in ((info.output, MODEL_INFO), (listed.output, CATALOGUE))
+            if value is not None and (context is None or value < context)
+        ),
+    )
     # A provider refuses a prompt over its input limit whatever window the operator has in mind.
     cap, cap_source = _first(
-        (operator.max_input, SETTINGS), (info.max_input, MODEL_INFO), (listed.max_input, CATALOGUE)
+        (operator.max_input, SETTINGS),
+        # Who says the window in LiteLLM's terms says by the same number whether it is the input limit.
+        (info.max_input, MODEL_INFO) if info.context is not None else (listed.max_input, CATALOGUE),
     )
-    if context is not None and output is not None and output >= context and output_source != SETTINGS:
-        output, output_source = None, ""  # a copy of the window says nothing of the output
     return ModelLimits(
         context,
         output,
@@ -92,16 +108,18 @@ def reported_limits(deployment: Deployment) -> ModelLimits:
 def check_limits(deployment: Deployment, settings: Settings) -> None:
     """Raises SettingsError for an operator's numbers that the model cannot have: over its own limits as far as
     `model_info` or the catalogue say them, or leaving no room for a prompt."""
+    if not converses(deployment):
+        return
     found: Final = reported_limits(deployment)
     name: Final = str(deployment.get("model_name"))
     limits: Final = deployment_limits(deployment, settings)
-    for key, value, bound, what in (
-        ("context", settings.context, found.context, "the window"),
-        ("output", settings.output, found.output, "the output limit"),
-        ("max_input", settings.max_input, limits.context, "the window"),
+    for key, value, bound, what, source in (
+        ("context", settings.context, found.context, "the window", found.source),
+        ("output", settings.output, found.output, "the output limit", found.source),
+        ("max_input", settings.max_input, limits.context, "the window", limits.source),
     ):
         if value is not None and bound is not None and value > bound:
-            raise _refused(name, key, value, f"at most {bound}, {what} of {model_of(deployment)} ({found.source})")
+            raise _refused(name, key, value, f"at most {bound}, {what} of {model_of(deployment)} ({source})")
     if limits.context is None:
         return
     for key, part in (("output", settings.output), ("threshold", settings.threshold)):
@@ -134,12 +152,13 @@ def _describe(sources: Mapping[str, str]) -> str:
     return ", ".join(f"{number} from {source}" for number, source in said.items())
 
 
-def _read_info(deployment: Deployment) -> _Known:
+def _read_info(deployment: Deployment, listed: _Known) -> _Known:
     """What the operator wrote among LiteLLM's own keys; copied from the catalogue it means the same as there."""
     info: Final = info_of(deployment)
-    return _with_meaning(
-        deployment, read_tokens(info.get("max_input_tokens")), read_tokens(info.get("max_output_tokens"))
-    )
+    given, output = read_tokens(info.get("max_input_tokens")), read_tokens(info.get("max_output_tokens"))
+    if given is not None and given == read_tokens((entry_of(deployment) or {}).get("max_input_tokens")):
+        return replace(listed, output=output)
+    return _with_meaning(deployment, given, output)
 
 
 def _read_catalogue(deployment: Deployment) -> _Known:
@@ -150,11 +169,13 @@ def _read_catalogue(deployment: Deployment) -> _Known:
 
 
 def _with_meaning(deployment: Deployment, given: int | None, output: int | None) -> _Known:
+    model: Final = model_of(deployment).lower()
     if given is None:
         return _Known(output=output)
-    if output is not None and (given, output) in _NET_PAIRS and "gpt-" in model_of(deployment):
+    if output is not None and (given, output) in _NET_PAIRS and "gpt-" in model:
         return _Known(given + output, output, given)
-    window: Final = _SPLIT_WINDOWS.get(given) if provider_of(deployment) in _SPLIT_PROVIDERS else None
+    split: Final = not _SPLIT_PROVIDERS.isdisjoint({provider_of(deployment), model.partition("/")[0]})
+    window: Final = _SPLIT_WINDOWS.get(given) if split else None
     if window is not None:
         return _Known(window, output, given)
     return _Known(given, output if output is None or output < given else None)

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from litellm_compaction.budget.arithmetic import Budget, ImpossibleBudget, Rule
 from litellm_compaction.budget.limits import (
     MAX_ANSWER_TOKENS,
     MAX_SUMMARY_TOKENS,
     ModelLimits,
     Room,
+    Threshold,
     min_known,
     smallest,
     summary_room,
@@ -58,6 +60,70 @@ def test_prompt_and_answer_share_the_window(context: int, output: int | None, ow
     assert found.input_budget == 0 or found.input_budget + found.output_budget <= context
     assert own is None or found.input_budget <= own
     assert found.input_budget >= 0
+
+
+THRESHOLDS: dict[str, tuple[Threshold, int]] = {  # as an operator writes it, T of a window of 500,000 with 64,000 out
+    "derived": ("auto", 425_000),
+    "tokens": (300_000, 300_000),
+    "over-the-derived": (430_000, 430_000),
+    "the-input-budget": (436_000, 436_000),
+    "over-the-input-budget": (436_001, 436_000),
+    "one": (1, 1),
+    "share": (0.5, 250_000),
+    "share-that-floats-fall-short-of": (0.29, 145_000),
+    "share-of-nearly-nothing": (1e-9, 1),
+    "share-of-nearly-all": (0.99, 436_000),
+}
+
+
+@pytest.mark.parametrize(("threshold", "tokens"), THRESHOLDS.values(), ids=THRESHOLDS)
+def test_threshold_as_it_is_written(threshold: Threshold, tokens: int) -> None:
+    """Derived, tokens, or a share of the window; within what the window leaves for input."""
+    budget = ModelLimits(500_000, 64_000).budget("seed", threshold)
+    assert budget == Budget(500_000, 64_000, None, 436_000, tokens)
+
+
+def test_share_is_of_the_number_that_is_written() -> None:
+    """0.29 of 100 tokens is 29; as floats it is 28.999."""
+    budget = ModelLimits(100, 10).budget("seed", 0.29)
+    assert budget is not None
+    assert budget.threshold == 29
+
+
+def test_budget_follows_the_rule() -> None:
+    """And derives the output where its limit is unknown."""
+    limits = ModelLimits(32_768, None, 30_000)
+    assert limits.budget("seed") == Budget(32_768, 8_192, 30_000, 24_576, 16_384)
+    assert limits.budget("smooth") == Budget(32_768, 8_192, 30_000, 24_576, 24_576)
+
+
+@pytest.mark.parametrize("threshold", ["auto", 1_000, 0.5], ids=["auto", "tokens", "share"])
+def test_no_budget_without_a_window(threshold: Threshold) -> None:
+    """Nothing is guessed: not from the output, not from the model's own input limit, not for a written threshold."""
+    assert ModelLimits().budget("seed", threshold) is None
+    assert ModelLimits(None, 128_000, 60_000).budget("smooth", threshold) is None
+
+
+@pytest.mark.parametrize("context", [1, 100, 256])
+def test_window_without_room_is_impossible(context: int) -> None:
+    """A window no larger than the least output has no budget, and says so."""
+    with pytest.raises(ImpossibleBudget, match=f"output 256 is not less than the context window {context} "):
+        ModelLimits(context).budget("seed")
+
+
+@given(st.lists(limits, min_size=1, max_size=4), st.sampled_from(["seed", "smooth"]))
+def test_budget_of_a_group_fits_every_deployment(group: list[ModelLimits], rule: Rule) -> None:
+    """Input and output are within those of each one whose window is known."""
+    try:
+        found = smallest(group).budget(rule)
+        each = [entry.budget(rule) for entry in group]
+    except ImpossibleBudget:
+        return
+    for budget in filter(None, each):
+        assert found is not None
+        assert found.context <= budget.context
+        assert found.output <= budget.output
+        assert found.input <= budget.input
 
 
 LOWERED: dict[str, tuple[ModelLimits, int | None, ModelLimits]] = {  # limits, the window learned, what holds then

@@ -260,7 +260,8 @@ def test_context_management_streamed(client: openai.OpenAI, backend: ScriptedBac
 
 def test_too_long_is_typed(client: openai.OpenAI, backend: ScriptedBackend) -> None:
     """A backend's overflow arrives with the code that programs look for."""
-    backend.script(Failure(400, {"message": "request (9000 tokens) exceeds the available context size (3000 tokens)"}))
+    # Without a number: the proxy serves other tests, and would hold them to a window that a backend has named.
+    backend.script(Failure(400, {"message": "the request exceeds the available context size, try increasing it"}))
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(model="local-model", input="hello")
     assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")

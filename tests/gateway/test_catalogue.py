@@ -9,7 +9,7 @@ import litellm
 import pytest
 
 from litellm_compaction.budget.arithmetic import derive_output
-from litellm_compaction.gateway.catalogue import entry_of, model_of, provider_of
+from litellm_compaction.gateway.catalogue import converses, entry_of, model_of, provider_of
 from litellm_compaction.gateway.limits import deployment_limits, read_tokens
 from litellm_compaction.settings import Settings
 
@@ -53,21 +53,31 @@ KNOWN: dict[str, tuple[int, int | None, int | None]] = {  # C, O, cap of windows
     "gpt-5": (400_000, 128_000, 272_000),
     "gpt-5-mini": (400_000, 128_000, 272_000),
     "gpt-5.1": (400_000, 128_000, 272_000),
+    "gpt-5.2": (400_000, 128_000, 272_000),
+    "gpt-5.3-codex": (400_000, 128_000, 272_000),
     "gpt-5.1-codex": (400_000, 128_000, None),
     "gpt-5-pro": (400_000, 272_000, None),
     "gpt-5.4": (1_050_000, 128_000, None),
     "azure/gpt-5.4": (1_050_000, 128_000, 922_000),
+    "gpt-5.5": (1_050_000, 128_000, None),
+    "gpt-5.6-sol": (1_050_000, 128_000, 922_000),
+    "chatgpt/gpt-5.6-sol": (1_050_000, 128_000, None),
     "gpt-6.1-sol": (1_050_000, 128_000, 922_000),
     "azure/gpt-5.1-chat": (128_000, 16_384, 111_616),
     "gpt-4.1": (1_047_576, 32_768, None),
     "gpt-4o": (128_000, 16_384, None),
     "o3": (200_000, 100_000, None),
     "claude-sonnet-4-5": (200_000, 64_000, None),
+    "claude-haiku-4-5": (200_000, 64_000, None),
+    "claude-opus-4-6": (1_000_000, 128_000, None),
+    # Its output is apart from its input; the input alone as the window is on the safe side.
     "gemini-2.5-pro": (1_048_576, 65_535, None),
     "dashscope/qwen3-max": (262_144, 65_536, 258_048),
     "dashscope/qwen-plus": (131_072, 16_384, 129_024),
     "dashscope/qwen3.5-plus": (1_000_000, 65_536, 991_808),
     "dashscope/qwen-flash": (1_000_000, 32_768, 997_952),
+    "deepseek/deepseek-chat": (131_072, 8_192, None),
+    "deepseek/deepseek-v4-pro": (1_000_000, 393_216, None),
     "mistral/mistral-large-latest": (262_144, None, None),
 }
 
@@ -79,19 +89,71 @@ def test_known_windows(model: str, numbers: tuple[int, int | None, int | None]) 
     assert (limits.context, limits.output, limits.max_input) == numbers
 
 
-def test_entries_are_found_as_litellm_names_them() -> None:
-    """With and without the provider, by the operator's `base_model`, and not for another mode."""
-    plain = entry_of(deployment("gpt-5"))
-    assert plain is not None
-    assert entry_of(deployment("openai/gpt-5")) == plain
-    assert entry_of(deployment("azure/my-deployment", base_model="gpt-5")) == plain
-    assert entry_of(deployment("openai/unheard-of")) is None
-    assert entry_of(deployment("text-embedding-3-small")) is None
+def by(provider: str, model: str) -> dict[str, Any]:
+    return {"litellm_params": {"model": model, "custom_llm_provider": provider}}
+
+
+FOUND: dict[str, tuple[dict[str, Any], str | None]] = {  # a deployment, the catalogue's key it is listed under
+    "plain": (deployment("gpt-5"), "gpt-5"),
+    "with-its-provider": (deployment("openai/gpt-5"), "gpt-5"),
+    "listed-with-the-provider": (deployment("azure/gpt-5.4"), "azure/gpt-5.4"),
+    "provider-by-param": (by("openai", "gpt-5"), "gpt-5"),
+    "provider-by-param-has-its-own-entry": (by("azure", "gpt-5.4"), "azure/gpt-5.4"),
+    "provider-of-a-family": (deployment("vertex_ai/gemini-2.5-pro"), "gemini-2.5-pro"),
+    "provider-spelt-otherwise": (deployment("amazon-nova/nova-micro-v1"), "amazon-nova/nova-micro-v1"),
+    "azure-ai-serves-openais": (deployment("azure_ai/gpt-5-nano"), "gpt-5-nano"),
+    "way-between": (deployment("azure/responses/gpt-5.4"), "azure/gpt-5.4"),
+    "way-between-openai": (deployment("openai/responses/gpt-5"), "gpt-5"),
+    "base-model": (deployment("azure/my-deployment", base_model="gpt-5"), "gpt-5"),
+    "base-model-with-provider": (deployment("azure/my-deployment", base_model="openai/gpt-5"), "gpt-5"),
+    "base-model-of-another-host": (deployment("hosted_vllm/mine", base_model="gpt-5"), "gpt-5"),
+    "unheard-of": (deployment("openai/unheard-of"), None),
+    "name-on-an-own-server": (deployment("hosted_vllm/gpt-4"), None),
+    "name-on-an-own-server-by-param": (by("hosted_vllm", "gpt-4"), None),
+    "name-through-a-broker": (deployment("openrouter/someone/gpt-5"), None),
+    "another-mode": (deployment("text-embedding-3-small"), None),
+    "what-litellm-makes-by-a-pattern": (deployment("anthropic/claude-opus-9"), None),
+    "nothing": ({}, None),
+}
+
+
+@pytest.mark.parametrize(("found", "name"), FOUND.values(), ids=FOUND)
+def test_how_a_deployment_is_listed(found: dict[str, Any], name: str | None) -> None:
+    """Under its provider, or under its bare name where that is an entry of the same provider; else nowhere."""
+    entry = entry_of(found)
+    assert (entry is None) is (name is None)
+    if name is not None:
+        known = litellm.model_cost[name]
+        assert entry is not None
+        assert {key: entry.get(key) for key in IDENTITY} == {key: known.get(key) for key in IDENTITY}
+
+
+# What no router of another test writes over.
+IDENTITY = ("litellm_provider", "input_cost_per_token", "output_cost_per_token", "source")
+
+
+MODES: dict[str, tuple[dict[str, Any], bool]] = {
+    "chat": (deployment("gpt-5"), True),
+    "responses": (deployment("gpt-5-pro"), True),
+    "unknown": (deployment("hosted_vllm/mine"), True),
+    "nothing": ({}, True),
+    "embedding": (deployment("openai/text-embedding-3-small"), False),
+    "embedding-in-words": (deployment("hosted_vllm/mine", mode="embedding"), False),
+    "in-words-over-catalogue": (deployment("openai/text-embedding-3-small", mode="chat"), True),
+}
+
+
+@pytest.mark.parametrize(("found", "answer"), MODES.values(), ids=MODES)
+def test_who_answers_conversations(found: dict[str, Any], answer: bool) -> None:
+    """By the operator's word, else the catalogue's; what nobody knows may."""
+    assert converses(found) is answer
 
 
 def test_names_of_a_deployment() -> None:
     """The provider LiteLLM is told of comes before the one in the name; what is missing is empty."""
     assert provider_of(deployment("openai/x")) == "openai"
+    assert provider_of(deployment("bedrock/converse/x")) == "bedrock"
+    assert provider_of(deployment("gpt-5")) == ""
     told = {"litellm_params": {"model": "openai/x", "custom_llm_provider": "azure"}}
     assert provider_of(told) == "azure"
     assert (model_of({}), provider_of({})) == ("", "")

@@ -63,6 +63,8 @@ def test_operators_output_bounds_who_asks_for_nothing() -> None:
     """An `output` of the settings is sent along; a model's own limit is the backend's to know."""
     count = Count(10, 1, "exact")
     assert clamp({}, held(output=1_234), BUDGET, count) == {"max_output_tokens": 1_234}
+    assert clamp({"max_output_tokens": None}, held(output=1_234), BUDGET, count) == {"max_output_tokens": 1_234}
+    assert clamp({"max_output_tokens": 0}, held(output=1_234), BUDGET, count) == {}
     assert clamp({}, held(), BUDGET, count) == {}
 
 

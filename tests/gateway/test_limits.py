@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import litellm
 import pytest
 from litellm.router import Router
 
@@ -14,6 +13,7 @@ from litellm_compaction.errors import SettingsError
 from litellm_compaction.gateway import catalogue as module
 from litellm_compaction.gateway.catalogue import Deployment
 from litellm_compaction.gateway.limits import check_limits, read_limits, read_tokens
+from litellm_compaction.gateway.operator import Operator
 from litellm_compaction.gateway.profiles import Profile, read_profile
 from litellm_compaction.settings import Settings
 from tests.support.router import Deployments, FakeRouter
@@ -109,8 +109,7 @@ def test_meaning_of_an_entry(
     model: str, known: dict[str, Any], limits: ModelLimits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A window without the output is known by its pair and name; an output limit that says nothing is none."""
-    monkeypatch.setattr(litellm, "model_cost", {model: {"mode": "chat", **known}})
-    monkeypatch.setattr(module, "_CATALOGUE", frozenset({model}))
+    monkeypatch.setattr(module, "_CATALOGUE", {model: {"mode": "chat", **known}})
     assert limits_of([entry(f"openai/{model}")]) == limits
 
 
@@ -143,6 +142,43 @@ PRECEDENCE: dict[str, tuple[Deployments, dict[str, Any], ModelLimits]] = {
         [entry("gpt-5", max_input_tokens="many", max_output_tokens=None)],
         {},
         ModelLimits(400_000, 128_000, 272_000, "catalogue"),
+    ),
+    "copied-window-means-the-same": (
+        [entry("gpt-5", max_input_tokens=272_000)],
+        {},
+        ModelLimits(
+            400_000, 128_000, 272_000, "context from model_info, output from catalogue, max_input from model_info"
+        ),
+    ),
+    "copied-window-beside-another-output": (
+        [entry("gpt-5", max_input_tokens="272000", max_output_tokens=64_000)],
+        {},
+        ModelLimits(400_000, 64_000, 272_000, "model_info"),
+    ),
+    "window-of-model-info-over-the-catalogues-input-limit": (
+        [entry("gpt-5", max_input_tokens=600_000)],
+        {},
+        ModelLimits(600_000, 128_000, None, "context from model_info, output from catalogue"),
+    ),
+    "output-like-the-window-of-the-catalogue": (
+        [entry("gpt-4o", max_output_tokens=128_000)],
+        {},
+        ModelLimits(128_000, 16_384, None, "catalogue"),
+    ),
+    "output-over-the-window-of-settings": (
+        [entry("gpt-4o")],
+        {"context": 16_384},
+        ModelLimits(16_384, None, None, "settings"),
+    ),
+    "split-by-base-model": (
+        [entry("openai/mine", base_model="dashscope/qwen3-max")],
+        {},
+        ModelLimits(262_144, 65_536, 258_048, "catalogue"),
+    ),
+    "capitals": (
+        [entry("openai/GPT-9", max_input_tokens=272_000, max_output_tokens=128_000)],
+        {},
+        ModelLimits(400_000, 128_000, 272_000, "model_info"),
     ),
     "base-model": (
         [entry("azure/mine", base_model="gpt-5")],
@@ -229,6 +265,51 @@ def test_limits_and_profile_from_a_real_router() -> None:
     assert read_profile(router, "own", None).truncates
 
 
+def aliasing_router() -> Router:
+    """A group under two names, one of them with a shorter window of its own; a wildcard with settings."""
+    return Router(
+        model_list=[
+            {
+                "model_name": "group",
+                "litellm_params": {"model": "azure/gpt-5.4", "api_key": "k", "api_base": "http://127.0.0.1:1"},
+                "model_info": {"max_input_tokens": 50_000, "max_output_tokens": "64k"},
+            },
+            {
+                "model_name": "untouched",
+                "litellm_params": {"model": "azure/gpt-5.4", "api_key": "k", "api_base": "http://127.0.0.1:2"},
+            },
+            {
+                "model_name": "wild/*",
+                "litellm_params": {"model": "openai/*", "api_key": "k"},
+                "model_info": {"compaction": {"context": 30_000}},
+            },
+        ],
+        model_group_alias={"nickname": "group"},
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Items? .* on TypedDict:UserWarning")  # LiteLLM's own, at a late import
+def test_what_one_deployment_says_is_not_said_of_another() -> None:
+    """LiteLLM's router writes a deployment's `model_info` into its catalogue, under the name that all share."""
+    router = aliasing_router()
+    short = ModelLimits(50_000, None, None, "model_info")
+    assert read_limits(router, "group", None, without_settings) == short
+    whole = ModelLimits(1_050_000, 128_000, 922_000, "catalogue")
+    assert read_limits(router, "untouched", None, without_settings) == whole
+
+
+@pytest.mark.filterwarnings("ignore:Items? .* on TypedDict:UserWarning")
+def test_aliases_and_wildcards_have_the_settings_of_their_deployment() -> None:
+    """By whatever name it is asked for."""
+    router, operator = aliasing_router(), Operator({"output": 1_000}, {})
+    nickname = read_limits(router, "nickname", None, operator.settings_of)
+    assert nickname == ModelLimits(50_000, 1_000, None, "context from model_info, output from settings")
+    wild = read_limits(router, "wild/gpt-5", None, operator.settings_of)
+    assert (wild.context, wild.output, wild.max_input) == (30_000, 1_000, 272_000)
+    nobody = read_limits(router, "nobody", None, operator.settings_of)
+    assert nobody == ModelLimits(None, 1_000, None, "settings")
+
+
 def test_each_deployment_has_its_own_settings() -> None:
     """Two deployments of one group, each with a window of its own: the smallest numbers of both."""
     own = {"a": {"context": 100_000, "output": 1_000}, "b": {"context": 50_000, "output": 8_000}}
@@ -258,6 +339,8 @@ ALLOWED: dict[str, tuple[str, dict[str, Any]]] = {
     "less": ("gpt-5", {"context": 100_000, "output": 1_000, "max_input": 90_000, "threshold": 80_000}),
     "unknown-model": ("hosted_vllm/mine", {"context": 10**7, "output": 10**6}),
     "no-real-output-limit": ("mistral/mistral-large-latest", {"output": 200_000}),
+    "an-embedding": ("text-embedding-3-small", {"context": 10**6, "output": 10**5}),
+    "a-share-of-the-window": ("gpt-4o", {"threshold": 0.999}),
     "a-threshold-of-its-own": ("hosted_vllm/mine", {"threshold": 10**6}),
 }
 
@@ -266,6 +349,15 @@ ALLOWED: dict[str, tuple[str, dict[str, Any]]] = {
 def test_numbers_an_operator_may_set(model: str, settings: dict[str, Any]) -> None:
     """Up to the model's own, and whatever they are where nobody knows the model."""
     check_limits(entry(model), Settings.model_validate(settings))
+
+
+@pytest.mark.parametrize("model", ["openai/text-embedding-3-small", "hosted_vllm/mine"])
+def test_windows_of_other_models_bound_nothing(model: str) -> None:
+    """An embedding's window, whoever says that it is one, is no bound of settings that hold for all models."""
+    check_limits(entry(model, mode="embedding", max_input_tokens=8_191), Settings.model_validate({"context": 128_000}))
+    check_limits(
+        entry("openai/text-embedding-3-small", max_input_tokens=8_191), Settings.model_validate({"context": 128_000})
+    )
 
 
 def test_a_strange_number_elsewhere_stops_no_proxy() -> None:
@@ -278,6 +370,17 @@ FORBIDDEN: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
     "context-over-model-info": (entry(max_input_tokens=8_000), {"context": 8_001}, ("8001", "8000", "model_info")),
     "output": (entry("gpt-5"), {"output": 128_001}, ("output", "128001", "128000")),
     "max-input": (entry(max_input_tokens=8_000), {"max_input": 9_000}, ("max_input", "9000", "8000")),
+    "max-input-over-the-operators-own-window": (
+        entry("gpt-5"),
+        {"context": 8_000, "max_input": 9_000},
+        ("max_input", "9000", "8000", "context from settings"),
+    ),
+    "output-over-model-info": (
+        entry("gpt-5", max_output_tokens=4_096),
+        {"output": 4_097},
+        ("output", "4097", "4096", "output from model_info"),
+    ),
+    "mode-of-model-info": (entry(mode="chat", max_input_tokens=8_000), {"context": 8_001}, ("8001", "8000")),
     "output-over-a-known-window": (
         entry(max_input_tokens=8_000),
         {"output": 8_000},
@@ -295,7 +398,9 @@ def test_numbers_no_operator_may_set(
     """Refused by key, value, model and bound, with the way to correct the catalogue."""
     with pytest.raises(SettingsError) as refused:
         check_limits(deployment, Settings.model_validate(settings))
-    assert all(word in refused.value.message for word in (*words, "'group'"))
+    message = refused.value.message
+    assert all(word in message for word in (*words, "'group'"))
+    assert "model_info.max_input_tokens" in message or "context of model" in message
 
 
 TOKENS: dict[str, tuple[object, int | None]] = {

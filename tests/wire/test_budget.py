@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.backend import BrokenStream, Failure, ScriptedBackend, Text, ToolCall
-from tests.support.bodies import MODELS, Json, assistant, user
+from tests.support.backend import BrokenStream, Failure, ScriptedBackend, Summary, Text, ToolCall
+from tests.support.bodies import HISTORY, MODELS, TRIGGER, Json, assistant, user
 from tests.support.proxy import LiveProxy, base_config, running_proxy
 
 GROUPS: Mapping[str, tuple[Json, Json]] = {  # our settings, other members of model_info
@@ -161,11 +161,11 @@ WORDINGS: dict[str, tuple[int, Mapping[str, Any]]] = {
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(("status", "error"), WORDINGS.values(), ids=WORDINGS)
 def test_a_backends_own_overflow(
-    proxy: LiveProxy, backend: ScriptedBackend, model: str, status: int, error: Mapping[str, Any], *, stream: bool
+    gateway: LiveProxy, backend: ScriptedBackend, model: str, status: int, error: Mapping[str, Any], *, stream: bool
 ) -> None:
     """Whatever its wording: the code that clients know, and the backend's words."""
     backend.script(Failure(status, error))
-    response = proxy.post("/v1/responses", {"model": model, "input": "hello", "stream": stream})
+    response = gateway.post("/v1/responses", {"model": model, "input": "hello", "stream": stream})
     assert response.status_code == 400, response.text
     told = response.json()["error"]
     assert (told["type"], told["code"], told["param"]) == ("invalid_request_error", "context_length_exceeded", "input")
@@ -173,10 +173,10 @@ def test_a_backends_own_overflow(
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_backends_overflow_inside_a_stream(proxy: LiveProxy, backend: ScriptedBackend, model: str) -> None:
+def test_a_backends_overflow_inside_a_stream(gateway: LiveProxy, backend: ScriptedBackend, model: str) -> None:
     """After the first words: `error` and `response.failed` with the same code, numbered without gaps."""
     backend.script(BrokenStream("some words", WORDINGS["vllm"][1]))
-    events = proxy.stream("/v1/responses", {"model": model, "input": "hello", "stream": True})
+    events = gateway.stream("/v1/responses", {"model": model, "input": "hello", "stream": True})
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
     told, failed = events[-2]["error"], events[-1]["response"]
@@ -357,6 +357,18 @@ def test_malformed_context_management(
     told = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
     assert response.json() == {"error": told}
     assert backend.requests == []
+
+
+def test_malformed_beside_a_trigger(gateway: LiveProxy, backend: ScriptedBackend) -> None:
+    """A trigger does not hide it; /responses/compact ignores the field, as it does others of the other door."""
+    asked = {"model": "unknown", "input": [*HISTORY, TRIGGER], "context_management": []}
+    assert gateway.post("/v1/responses", asked).json()["error"]["code"] == "empty_array"
+    assert backend.requests == []
+    backend.script(Summary("SUM"), Summary("SUM"))
+    assert gateway.post("/v1/responses/compact", {**asked, "input": HISTORY}).status_code == 200
+    wish = [{"type": "compaction", "compact_threshold": 1_000}]
+    response = gateway.post("/v1/responses", {**asked, "context_management": wish})
+    assert [item["type"] for item in response.json()["output"]] == ["compaction"]
 
 
 def test_null_context_management_is_none(gateway: LiveProxy, backend: ScriptedBackend) -> None:
