@@ -161,17 +161,24 @@ def _validate(values: dict[str, object], where: str) -> Settings:
         ) from None
     # After the validation: an impossible value is named as impossible, not as something for later.
     _refuse_not_yet(values, where)
-    if settings.context is not None and settings.output is not None and settings.output >= settings.context:
-        raise SettingsError(
-            f"{where}.output: {settings.output} is not allowed: the output is a part of the window, so allowed is less "
-            f"than 'context' ({settings.context})"
-        )
-    if settings.context is not None and isinstance(settings.threshold, int) and settings.threshold >= settings.context:
-        raise SettingsError(
-            f"{where}.threshold: {settings.threshold} is not allowed: allowed is less than 'context' "
-            f"({settings.context})"
-        )
+    _refuse_over_the_window(settings, where)
     return settings
+
+
+def _refuse_over_the_window(settings: Settings, where: str) -> None:
+    """Output, threshold and input limit are parts of `context`, where the operator says that."""
+    window: Final = settings.context
+    if window is None:
+        return
+    threshold: Final = settings.threshold if isinstance(settings.threshold, int) else None
+    for key, value, most in (
+        ("output", settings.output, window - 1),
+        ("threshold", threshold, window - 1),
+        ("max_input", settings.max_input, window),
+    ):
+        if value is not None and value > most:
+            allowed = f"less than 'context' ({window})" if most < window else f"at most 'context' ({window})"
+            raise SettingsError(f"{where}.{key}: {value} is not allowed: allowed is {allowed}")
 
 
 def _refuse_unknown(values: Mapping[str, object], where: str) -> None:

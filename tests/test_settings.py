@@ -208,6 +208,15 @@ def test_threshold_has_to_be_smaller_than_the_window(context: int, threshold: in
         merge_settings({"threshold": threshold}, {"context": context}, "m")
 
 
+def test_input_limit_has_to_be_inside_the_window() -> None:
+    """The whole window is allowed, which the output shortens anyway; more is refused."""
+    assert refusal({"context": 8192, "max_input": 8193}) == (
+        f"{WHERE}.max_input: 8193 is not allowed: allowed is at most 'context' (8192)"
+    )
+    assert parse_settings({"context": 8192, "max_input": 8192}, WHERE).max_input == 8192
+    assert parse_settings({"max_input": 8193}, WHERE).max_input == 8193
+
+
 @pytest.mark.parametrize("threshold", ["auto", 8191, 0.999], ids=["auto", "less", "share"])
 def test_threshold_inside_the_window(threshold: object) -> None:
     """Up to one token less than the window, and every share of it."""

@@ -113,13 +113,13 @@ def check_limits(deployment: Deployment, settings: Settings) -> None:
     found: Final = reported_limits(deployment)
     name: Final = str(deployment.get("model_name"))
     limits: Final = deployment_limits(deployment, settings)
-    for key, value, bound, what, source in (
-        ("context", settings.context, found.context, "the window", found.source),
-        ("output", settings.output, found.output, "the output limit", found.source),
-        ("max_input", settings.max_input, limits.context, "the window", limits.source),
+    for key, value, bound, what in (
+        ("context", settings.context, found.context, "the window"),
+        ("output", settings.output, found.output, "the output limit"),
+        ("max_input", settings.max_input, found.context, "the window"),
     ):
         if value is not None and bound is not None and value > bound:
-            raise _refused(name, key, value, f"at most {bound}, {what} of {model_of(deployment)} ({source})")
+            raise _refused(name, key, value, f"at most {bound}, {what} of {model_of(deployment)} ({found.source})")
     if limits.context is None:
         return
     for key, part in (("output", settings.output), ("threshold", settings.threshold)):

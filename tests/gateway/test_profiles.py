@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import litellm.litellm_core_utils.default_encoding  # points tiktoken at LiteLLM's encodings, at its first import
+import litellm.litellm_core_utils.default_encoding  # noqa: F401  # points tiktoken at LiteLLM's encodings, once
 import pytest
 import tiktoken
 
