@@ -13,7 +13,9 @@ from litellm_compaction.gateway.catalogue import converses, entry_of, model_of, 
 from litellm_compaction.gateway.limits import deployment_limits, read_tokens
 from litellm_compaction.settings import Settings
 
-ALL = sorted(name for name, entry in litellm.model_cost.items() if entry.get("mode") in {"chat", "responses"})
+# As LiteLLM brings it: routers of other tests write into it.
+BUNDLED = {name: dict(entry) for name, entry in litellm.model_cost.items()}
+ALL = sorted(name for name, entry in BUNDLED.items() if entry.get("mode") in {"chat", "responses"})
 NONE = Settings.model_validate({})
 
 
@@ -26,7 +28,7 @@ def test_every_entry_has_a_valid_budget_or_none() -> None:
     kinds: Counter[str] = Counter()
     for name in ALL:
         limits = deployment_limits(deployment(name), NONE)
-        entry = litellm.model_cost[name]
+        entry = BUNDLED[name]
         given, output = (read_tokens(entry.get(key)) for key in ("max_input_tokens", "max_output_tokens"))
         for rule in ("seed", "smooth"):
             budget = limits.budget(rule)
@@ -44,7 +46,7 @@ def test_every_entry_has_a_valid_budget_or_none() -> None:
             assert budget.output in {output, derive_output(budget.context)}, name
         kinds["unknown" if limits.context is None else "derived" if limits.output is None else "said"] += 1
     assert sum(kinds.values()) == len(ALL) > 3_000
-    # As counted by hand: no input limit in 206, an output limit that says nothing in 1,136.
+    # LiteLLM 1.108.7: of 3,217 no input limit in 206, an output limit that says nothing in 1,136, both said in 1,875.
     assert kinds["unknown"] <= 220
     assert 1_100 <= kinds["derived"] <= 1_170
 
@@ -120,16 +122,7 @@ FOUND: dict[str, tuple[dict[str, Any], str | None]] = {  # a deployment, the cat
 @pytest.mark.parametrize(("found", "name"), FOUND.values(), ids=FOUND)
 def test_how_a_deployment_is_listed(found: dict[str, Any], name: str | None) -> None:
     """Under its provider, or under its bare name where that is an entry of the same provider; else nowhere."""
-    entry = entry_of(found)
-    assert (entry is None) is (name is None)
-    if name is not None:
-        known = litellm.model_cost[name]
-        assert entry is not None
-        assert {key: entry.get(key) for key in IDENTITY} == {key: known.get(key) for key in IDENTITY}
-
-
-# What no router of another test writes over.
-IDENTITY = ("litellm_provider", "input_cost_per_token", "output_cost_per_token", "source")
+    assert entry_of(found) == (None if name is None else BUNDLED[name])
 
 
 MODES: dict[str, tuple[dict[str, Any], bool]] = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
+import litellm
 import pytest
 from litellm.router import Router
 
@@ -265,9 +267,11 @@ def test_limits_and_profile_from_a_real_router() -> None:
     assert read_profile(router, "own", None).truncates
 
 
-def aliasing_router() -> Router:
+@pytest.fixture
+def aliasing_router() -> Iterator[Router]:
     """A group under two names, one of them with a shorter window of its own; a wildcard with settings."""
-    return Router(
+    bundled = {name: dict(entry) for name, entry in litellm.model_cost.items()}
+    yield Router(
         model_list=[
             {
                 "model_name": "group",
@@ -286,12 +290,15 @@ def aliasing_router() -> Router:
         ],
         model_group_alias={"nickname": "group"},
     )
+    # LiteLLM's router has written into the catalogue that the whole process shares.
+    litellm.model_cost.clear()
+    litellm.model_cost.update(bundled)
 
 
 @pytest.mark.filterwarnings("ignore:Items? .* on TypedDict:UserWarning")  # LiteLLM's own, at a late import
-def test_what_one_deployment_says_is_not_said_of_another() -> None:
+def test_what_one_deployment_says_is_not_said_of_another(aliasing_router: Router) -> None:
     """LiteLLM's router writes a deployment's `model_info` into its catalogue, under the name that all share."""
-    router = aliasing_router()
+    router = aliasing_router
     short = ModelLimits(50_000, None, None, "model_info")
     assert read_limits(router, "group", None, without_settings) == short
     whole = ModelLimits(1_050_000, 128_000, 922_000, "catalogue")
@@ -299,9 +306,9 @@ def test_what_one_deployment_says_is_not_said_of_another() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Items? .* on TypedDict:UserWarning")
-def test_aliases_and_wildcards_have_the_settings_of_their_deployment() -> None:
+def test_aliases_and_wildcards_have_the_settings_of_their_deployment(aliasing_router: Router) -> None:
     """By whatever name it is asked for."""
-    router, operator = aliasing_router(), Operator({"output": 1_000}, {})
+    router, operator = aliasing_router, Operator({"output": 1_000}, {})
     nickname = read_limits(router, "nickname", None, operator.settings_of)
     assert nickname == ModelLimits(50_000, 1_000, None, "context from model_info, output from settings")
     wild = read_limits(router, "wild/gpt-5", None, operator.settings_of)
