@@ -101,6 +101,7 @@ FOUND: dict[str, tuple[dict[str, Any], str | None]] = {  # a deployment, the cat
     "listed-with-the-provider": (deployment("azure/gpt-5.4"), "azure/gpt-5.4"),
     "provider-by-param": (by("openai", "gpt-5"), "gpt-5"),
     "provider-by-param-has-its-own-entry": (by("azure", "gpt-5.4"), "azure/gpt-5.4"),
+    "its-own-entry-before-the-bare-one": (by("azure_ai", "gpt-5.5"), "azure_ai/gpt-5.5"),
     "provider-of-a-family": (deployment("vertex_ai/gemini-2.5-pro"), "gemini-2.5-pro"),
     "provider-spelt-otherwise": (deployment("amazon-nova/nova-micro-v1"), "amazon-nova/nova-micro-v1"),
     "azure-ai-serves-openais": (deployment("azure_ai/gpt-5-nano"), "gpt-5-nano"),
