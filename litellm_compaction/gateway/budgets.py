@@ -62,12 +62,14 @@ class Budgets:
     def of(self, router: Router, group: str, team: str | None) -> GroupBudget:
         """The smallest of a group's deployments. Numbers that make no budget are told once and count as unknown."""
         settings, mode = self._operator.resolve(router, group, team)
-        limits: Final = self.limits(router, group, team)
+        known: Final = read_limits(router, group, team, self._operator.settings_of)
+        # What a refusal has taught comes last here: one number misread must not shrink a window somebody has written.
+        limits: Final = known if known.context is not None else self.limits(router, group, team)
         error: Final = read_profile(router, group, team).count_error
         return GroupBudget(settings, mode, limits, self._derive(group, limits, settings), error)
 
     def limits(self, router: Router, group: str, team: str | None) -> ModelLimits:
-        """A group's limits, lowered to what its backends have named in refusals."""
+        """A group's limits for a summary's own request, lowered to what its backends have named in refusals."""
         known: Final = read_limits(router, group, team, self._operator.settings_of)
         return known.lowered_to(self._windows.of(group))
 

@@ -196,7 +196,8 @@ class Flights:
             seconds: Final = FAILURE_SECONDS if result.degraded else RESULT_SECONDS
             await self._store.write(f"result:{key}", result.model_dump_json().encode(), seconds)
         except (CompactionFailed, CompactionTimeout) as failure:
-            await self._store.write(f"result:{key}", _write_failure(failure), FAILURE_SECONDS)
+            written: Final = json.dumps({"failure": write_failure(failure)}).encode()
+            await self._store.write(f"result:{key}", written, FAILURE_SECONDS)
             raise
         else:
             return result
@@ -237,17 +238,18 @@ def _read(written: bytes) -> Result | CompactionError | None:
     """What was remembered; None if another version of the plugin wrote it in a way of its own."""
     try:
         value: Final[dict[str, Any]] = json.loads(written)
-        return _read_failure(value["failure"]) if "failure" in value else Result.model_validate(value)
+        return read_failure(value["failure"]) if "failure" in value else Result.model_validate(value)
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def _write_failure(failure: CompactionError) -> bytes:
-    told: Final = {"code": failure.code, "status": failure.status, "message": failure.message}
-    return json.dumps({"failure": told}).encode()
+def write_failure(failure: CompactionError) -> dict[str, Any]:
+    """A failure as it is remembered."""
+    return {"code": failure.code, "status": failure.status, "message": failure.message}
 
 
-def _read_failure(told: dict[str, Any]) -> CompactionError:
+def read_failure(told: dict[str, Any]) -> CompactionError:
+    """The failure that was remembered. Raises KeyError and TypeError on what is none."""
     failure: Final = CompactionError(told["message"])
     failure.status, failure.code = told["status"], told["code"]
     return failure

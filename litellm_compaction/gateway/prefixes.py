@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from pydantic import ValidationError
 
 from litellm_compaction.conversation.items import RawItem
-from litellm_compaction.gateway.flights import Result
+from litellm_compaction.errors import CompactionError
+from litellm_compaction.gateway.flights import FAILURE_SECONDS, Result, read_failure, write_failure
 from litellm_compaction.gateway.pending import Pending
 from litellm_compaction.gateway.store import Store
 
@@ -36,6 +38,13 @@ def digest_prefixes(pending: Pending, items: Sequence[RawItem]) -> list[str]:
     return digests
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A conversation that is left alone; `failure` is what compacting it ended in, None where it was only no use."""
+
+    failure: CompactionError | None
+
+
 class Prefixes:
     """What is remembered of prefixes, in the store that the workers share."""
 
@@ -55,10 +64,20 @@ class Prefixes:
     async def remember(self, digest: str, result: Result) -> None:
         await self._store.write(f"prefix:{digest}", result.model_dump_json().encode(), SUMMARY_SECONDS)
 
-    async def is_stuck(self, digests: Sequence[str], tokens: int) -> bool:
-        """Whether compacting this conversation was no use lately, and it has not grown by a quarter since."""
+    async def find_mark(self, digests: Sequence[str], tokens: int) -> Mark | None:
+        """Why compacting this conversation is not tried again now; None if it is: it was of use, or has grown since."""
         found: Final = await self._store.read_first([f"stuck:{digest}" for digest in reversed(digests)])
-        return found is not None and tokens < int(found[1]) * _GROWTH
+        if found is None:
+            return None
+        try:
+            told: Final = json.loads(found[1])
+            failure: Final = None if told["failure"] is None else read_failure(told["failure"])
+            return Mark(failure) if tokens < told["tokens"] * _GROWTH else None
+        except (ValueError, KeyError, TypeError):
+            return None
 
-    async def mark_stuck(self, digest: str, tokens: int, seconds: float = STUCK_SECONDS) -> None:
-        await self._store.write(f"stuck:{digest}", str(tokens).encode(), seconds)
+    async def mark(self, digest: str, tokens: int, failure: CompactionError | None = None) -> None:
+        """Leave a conversation of so many tokens alone for a while: compacting it failed, or made it no smaller."""
+        told: Final = {"tokens": tokens, "failure": None if failure is None else write_failure(failure)}
+        seconds: Final = STUCK_SECONDS if failure is None else FAILURE_SECONDS
+        await self._store.write(f"stuck:{digest}", json.dumps(told).encode(), seconds)

@@ -40,7 +40,7 @@ from litellm_compaction.envelope.sealing import open_item
 from litellm_compaction.errors import CompactionError
 from litellm_compaction.gateway.budgets import Budgets, GroupBudget
 from litellm_compaction.gateway.counting import RequestCounter
-from litellm_compaction.gateway.flights import FAILURE_SECONDS, Flights, Result
+from litellm_compaction.gateway.flights import Flights, Result
 from litellm_compaction.gateway.operator import Operator
 from litellm_compaction.gateway.pending import Pending, new_frame
 from litellm_compaction.gateway.prefixes import Prefixes, digest_prefixes
@@ -169,10 +169,13 @@ class Thresholds:
 
     async def _compact(self, case: _Case, metadata: Mapping[str, Any]) -> _Compacted | None:
         digests: Final = await asyncio.to_thread(digest_prefixes, case.pending, case.items)
-        stuck: Final = await self._prefixes.is_stuck(digests, case.tokens)
+        mark: Final = await self._prefixes.find_mark(digests, case.tokens)
         known: Final = await self._prefixes.find(digests)
         if known is None:
-            return None if stuck else await self._run(case, digests, metadata)
+            if mark is None:
+                return await self._run(case, digests, metadata)
+            case.turn.failure = mark.failure
+            return None
         covered, earlier = known
         rest: Final = case.items[covered:]
         expansion: Final = await self._restore(case, covered, earlier.content)
@@ -180,7 +183,7 @@ class Thresholds:
             return _Compacted(expansion.items, earlier)
         tokens: Final = await self._own_count(await self._measured(case, expansion.items), case.held)
         shorter: Final = await asyncio.to_thread(digest_prefixes, case.pending, expansion.items)
-        if tokens > case.limit and not stuck and not await self._prefixes.is_stuck(shorter, tokens):
+        if tokens > case.limit and mark is None and await self._prefixes.find_mark(shorter, tokens) is None:
             case.pending.expansion = expansion
             again: Final = await self._run(case, digests, metadata)
             if again is not None:
@@ -196,21 +199,21 @@ class Thresholds:
         before: Final = await self._own_count(await self._measured(case, pending.expansion.items), case.held)
         try:
             result: Final = await self._fly(pending, metadata)
-        except CompactionError:
+        except CompactionError as failure:
             # The next turn is another transcript: without a mark it would pay for the same failure at once.
-            await self._prefixes.mark_stuck(digests[-1], case.tokens, FAILURE_SECONDS)
+            await self._prefixes.mark(digests[-1], case.tokens, failure)
             raise
         expansion: Final = await self._restore(case, len(case.items), result.content)
         after: Final = await self._own_count(await self._measured(case, expansion.items), case.held)
         if after > before * _CLEARLY_SMALLER:
-            await self._prefixes.mark_stuck(digests[-1], case.tokens)
+            await self._prefixes.mark(digests[-1], case.tokens)
             self._tell(pending.model, "stuck", f"a compaction made {after} of {before} tokens: it is not used")
             return None
         told: Final = result.model_copy(update={"tokens_before": case.tokens, "tokens_after": after})
         await self._prefixes.remember(digests[-1], told)
         if after > case.limit:
             shorter: Final = await asyncio.to_thread(digest_prefixes, pending, expansion.items)
-            await self._prefixes.mark_stuck(shorter[-1], after)
+            await self._prefixes.mark(shorter[-1], after)
             self._tell(pending.model, "long", f"{after} tokens are left after a compaction, over {case.limit}")
         return _Compacted(expansion.items, told)
 

@@ -10,9 +10,10 @@ import pytest
 from litellm_compaction.compaction.answer import Usage
 from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.envelope.sealing import Caller, KeyRing
+from litellm_compaction.errors import CompactionFailed
 from litellm_compaction.gateway.flights import Result
 from litellm_compaction.gateway.pending import Pending, new_frame
-from litellm_compaction.gateway.prefixes import Prefixes, digest_prefixes
+from litellm_compaction.gateway.prefixes import Mark, Prefixes, digest_prefixes
 from litellm_compaction.gateway.store import LOCAL, Store
 from litellm_compaction.settings import Settings
 from tests.support.bodies import assistant, user
@@ -92,11 +93,11 @@ async def test_summaries_last_a_day_and_marks_ten_minutes() -> None:
     known = prefixes(now)
     digests = digest_prefixes(pending(), ITEMS)
     await known.remember(digests[2], result("content"))
-    await known.mark_stuck(digests[2], 1_000)
+    await known.mark(digests[2], 1_000)
     now[0] = 599.0
-    assert await known.is_stuck(digests, 1_000)
+    assert await known.find_mark(digests, 1_000) == Mark(None)
     now[0] = 601.0
-    assert not await known.is_stuck(digests, 1_000)
+    assert await known.find_mark(digests, 1_000) is None
     now[0] = 86_399.0
     assert await known.find(digests) is not None
     now[0] = 86_401.0
@@ -107,10 +108,10 @@ async def test_a_conversation_that_has_grown_is_tried_again() -> None:
     """A mark holds until there is a quarter more than when it was made."""
     known = prefixes([0.0])
     digests = digest_prefixes(pending(), [*ITEMS, user("four")])
-    await known.mark_stuck(digests[2], 1_000)
-    assert await known.is_stuck(digests, 1_249)
-    assert not await known.is_stuck(digests, 1_250)
-    assert not await known.is_stuck(digests[:2], 1_000)
+    await known.mark(digests[2], 1_000)
+    assert await known.find_mark(digests, 1_249) is not None
+    assert await known.find_mark(digests, 1_250) is None
+    assert await known.find_mark(digests[:2], 1_000) is None
 
 
 async def test_what_another_version_wrote_is_no_prefix() -> None:
@@ -119,3 +120,18 @@ async def test_what_another_version_wrote_is_no_prefix() -> None:
     digests = digest_prefixes(pending(), ITEMS)
     await store.write(f"prefix:{digests[2]}", b'{"content": 1}', 60)
     assert await Prefixes(store).find(digests) is None
+
+
+async def test_a_failure_is_remembered_for_a_minute_with_its_words() -> None:
+    """Whoever comes again meanwhile, with a longer conversation too, is told the same."""
+    now = [0.0]
+    known = prefixes(now)
+    digests = digest_prefixes(pending(), [*ITEMS, user("four")])
+    await known.mark(digests[2], 1_000, CompactionFailed("why.", 500))
+    mark = await known.find_mark(digests, 1_000)
+    assert mark is not None
+    assert mark.failure is not None
+    assert (mark.failure.status, mark.failure.code) == (500, "compaction_failed")
+    assert "why." in mark.failure.message
+    now[0] = 61.0
+    assert await known.find_mark(digests, 1_000) is None

@@ -209,6 +209,16 @@ def test_a_learned_window_is_enforced(gateway: LiveProxy, backend: ScriptedBacke
     assert backend.requests[-1]["max_tokens"] == 750
 
 
+def test_a_written_window_is_not_shrunk_by_a_refusal(gateway: LiveProxy, backend: ScriptedBackend) -> None:
+    """What the operator says comes first: one refusal with a smaller number does not stop the requests after it."""
+    words = "This model's maximum context length is 3000 tokens. However, you requested 9000 tokens."
+    backend.script(Failure(400, {"message": words}), Text("x"))
+    asked = {"model": "large", "input": long_input(9_000), "max_output_tokens": 3_999}
+    assert gateway.post("/v1/responses", asked).status_code == 400
+    assert gateway.post("/v1/responses", asked).status_code == 200
+    assert backend.requests[-1]["max_tokens"] == 3_999
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", [*MODELS, "small"])
 def test_usage_is_always_there(gateway: LiveProxy, backend: ScriptedBackend, model: str, *, stream: bool) -> None:

@@ -338,8 +338,11 @@ def test_a_failed_compaction_that_fits_is_served(gateway: LiveProxy, backend: Sc
 def test_a_failed_compaction_that_does_not_fit_is_an_error(gateway: LiveProxy, backend: ScriptedBackend) -> None:
     """Where the window does not hold the input either, the client is told what went wrong."""
     backend.script(Failure(500, {"message": "boom"}))
-    response = gateway.post("/v1/responses", {"model": "auto", "input": session(9_000, "error")})
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "compaction_failed"), response.text
+    items = session(9_000, "error")
+    # Asked again, and with a turn more: told again, and not paid again.
+    for given in (items, items, [*items, user("hello?")]):
+        response = gateway.post("/v1/responses", {"model": "auto", "input": given})
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "compaction_failed"), response.text
 
 
 def test_over_the_window_is_compacted_where_asked_for(gateway: LiveProxy, backend: ScriptedBackend) -> None:
