@@ -16,7 +16,7 @@ from litellm_compaction.budget.arithmetic import Budget, ImpossibleBudget
 from litellm_compaction.budget.limits import ModelLimits, smallest
 from litellm_compaction.errors import SettingsError
 from litellm_compaction.gateway.catalogue import Deployment
-from litellm_compaction.gateway.limits import deployment_limits
+from litellm_compaction.gateway.limits import deployment_limits, group_budget
 from litellm_compaction.gateway.operator import SECTION, Operator
 from litellm_compaction.settings import Settings
 
@@ -84,7 +84,7 @@ class Config:
         """C, O, I and T of a group; None where the window is unknown. Raises SettingsError."""
         settings: Final = self.settings(name)
         try:
-            return self.limits(name).budget(settings.threshold_rule, settings.threshold)
+            return group_budget(self.deployments(name), self.settings_of, self.limits(name), settings)
         except ImpossibleBudget as impossible:
             raise SettingsError(f"model {name!r} has no budget: {impossible}") from None
 

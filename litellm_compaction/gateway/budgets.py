@@ -10,7 +10,8 @@ from litellm._logging import verbose_proxy_logger
 
 from litellm_compaction.budget.arithmetic import Budget, ImpossibleBudget
 from litellm_compaction.budget.limits import ModelLimits
-from litellm_compaction.gateway.limits import read_limits
+from litellm_compaction.gateway.catalogue import list_deployments
+from litellm_compaction.gateway.limits import group_budget, read_limits
 from litellm_compaction.gateway.operator import Mode, Operator
 from litellm_compaction.gateway.profiles import read_profile
 from litellm_compaction.settings import Settings
@@ -66,7 +67,7 @@ class Budgets:
         # What a refusal has taught comes last here: one number misread must not shrink a window somebody has written.
         limits: Final = known if known.context is not None else self.limits(router, group, team)
         error: Final = read_profile(router, group, team).count_error
-        return GroupBudget(settings, mode, limits, self._derive(group, limits, settings), error)
+        return GroupBudget(settings, mode, limits, self._derive(router, group, team, limits, settings), error)
 
     def limits(self, router: Router, group: str, team: str | None) -> ModelLimits:
         """A group's limits for a summary's own request, lowered to what its backends have named in refusals."""
@@ -77,9 +78,12 @@ class Budgets:
         """A backend of the group has named its window in a refusal."""
         self._windows.learn(group, window)
 
-    def _derive(self, group: str, limits: ModelLimits, settings: Settings) -> Budget | None:
+    def _derive(
+        self, router: Router, group: str, team: str | None, limits: ModelLimits, settings: Settings
+    ) -> Budget | None:
         try:
-            return limits.budget(settings.threshold_rule, settings.threshold)
+            deployments: Final = list_deployments(router, group, team)
+            return group_budget(deployments, self._operator.settings_of, limits, settings)
         except ImpossibleBudget as impossible:
             if group not in self._told:
                 self._told[group] = True

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from litellm.router import Router
 
 Deployment = Mapping[str, Any]
+# Where in `model_info` the plugin's settings for a deployment stand.
+MODEL_SECTION: Final = "compaction"
 # As it was before LiteLLM's router writes what deployments say of themselves into the same entries: that is no
 # statement about another deployment of the same model.
 _CATALOGUE: Final[Mapping[str, Mapping[str, Any]]] = {name: dict(entry) for name, entry in litellm.model_cost.items()}

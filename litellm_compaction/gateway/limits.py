@@ -7,15 +7,17 @@ an input limit inside a larger window; its `max_output_tokens` is a limit, or a 
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from litellm_compaction.budget.arithmetic import ImpossibleBudget
+from litellm_compaction.budget.arithmetic import Budget, ImpossibleBudget
 from litellm_compaction.budget.limits import ModelLimits, smallest
 from litellm_compaction.errors import SettingsError
 from litellm_compaction.gateway.catalogue import (
+    MODEL_SECTION,
     Deployment,
     converses,
     entry_of,
@@ -67,6 +69,27 @@ def read_limits(
     # A name that LiteLLM serves without a deployment of its own has the global settings.
     deployments: Final = list_deployments(router, group, team) or ({},)
     return smallest([deployment_limits(entry, settings_of(entry)) for entry in deployments])
+
+
+def group_budget(
+    deployments: Sequence[Deployment], settings_of: Callable[[Deployment], Settings], limits: ModelLimits, own: Settings
+) -> Budget | None:
+    """The budget of a group with these limits under its settings `own`; None where the window is unknown.
+
+    T is the smallest of its deployments', each by its own rule: with rule `seed` a larger window may have a smaller T.
+    Raises ImpossibleBudget.
+    """
+    budget: Final = limits.budget(own.threshold_rule, own.threshold)
+    if budget is None or len(deployments) < 2:  # noqa: PLR2004  # of one it is its own
+        return budget
+    thresholds: Final[list[int]] = [budget.threshold]
+    for entry in deployments:
+        settings = settings_of(entry)
+        with contextlib.suppress(ImpossibleBudget):
+            theirs = deployment_limits(entry, settings).budget(settings.threshold_rule, settings.threshold)
+            if theirs is not None:
+                thresholds.append(theirs.threshold)
+    return budget.with_threshold(min(thresholds))
 
 
 def deployment_limits(deployment: Deployment, settings: Settings) -> ModelLimits:
@@ -122,7 +145,10 @@ def check_limits(deployment: Deployment, settings: Settings) -> None:
             raise _refused(name, key, value, f"at most {bound}, {what} of {model_of(deployment)} ({found.source})")
     if limits.context is None:
         return
-    for key, part in (("output", settings.output), ("threshold", settings.threshold)):
+    # A threshold for all models is a bound that smaller ones keep to by themselves; one written for a model is not.
+    written: Final = info_of(deployment).get(MODEL_SECTION) or {}
+    threshold: Final = settings.threshold if "threshold" in written else None
+    for key, part in (("output", settings.output), ("threshold", threshold)):
         if isinstance(part, int) and part >= limits.context:
             raise _refused(name, key, part, f"less than the window, {limits.context} ({limits.source})")
     try:

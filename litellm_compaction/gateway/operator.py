@@ -12,7 +12,7 @@ import litellm
 from litellm._logging import verbose_proxy_logger
 
 from litellm_compaction.envelope.sealing import NO_SECRET, KeyRing
-from litellm_compaction.gateway.catalogue import Deployment, info_of, list_deployments, params_of
+from litellm_compaction.gateway.catalogue import MODEL_SECTION, Deployment, info_of, list_deployments, params_of
 from litellm_compaction.gateway.limits import check_limits
 from litellm_compaction.settings import Settings, merge_settings, parse_settings
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 SECTION: Final = "litellm_compaction"
 WHERE: Final = f"callback_settings.{SECTION}"
-MODEL_SECTION: Final = "compaction"
 _OPENAI_HOST: Final = "api.openai.com"
 
 Mode = Literal["own", "native"]

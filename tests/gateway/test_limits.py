@@ -14,7 +14,7 @@ from litellm_compaction.compaction.prompt import Style
 from litellm_compaction.errors import SettingsError
 from litellm_compaction.gateway import catalogue as module
 from litellm_compaction.gateway.catalogue import Deployment
-from litellm_compaction.gateway.limits import check_limits, read_limits, read_tokens
+from litellm_compaction.gateway.limits import check_limits, group_budget, read_limits, read_tokens
 from litellm_compaction.gateway.operator import Operator
 from litellm_compaction.gateway.profiles import Profile, read_profile
 from litellm_compaction.settings import Settings
@@ -340,6 +340,32 @@ def test_input_limit_inside_a_larger_window(model: str, numbers: tuple[int, int]
     assert (found.context, found.max_input) == numbers
 
 
+GROUPS: dict[str, tuple[list[dict[str, Any]], int]] = {  # settings of two deployments, the group's T
+    "larger-window-with-smaller-t": (
+        [{"context": 19_275, "output": 1_024}, {"context": 19_276, "output": 1_024}],
+        2_892,
+    ),
+    "smaller-threshold-last": ([{"context": 90_000}, {"context": 90_000, "threshold": 5_000}], 5_000),
+    "smaller-threshold-first": ([{"context": 90_000, "threshold": 5_000}, {"context": 90_000}], 5_000),
+    "one-of-them-unknown": ([{"context": 8_192, "output": 1_234}, {}], 6_958),
+    "nobody-knows": ([{}, {}], 0),
+}
+
+
+@pytest.mark.parametrize(("settings", "threshold"), GROUPS.values(), ids=GROUPS)
+def test_threshold_of_a_group(settings: list[dict[str, Any]], threshold: int) -> None:
+    """The smallest of its deployments', each by its own settings."""
+    own = [Settings.model_validate(values) for values in settings]
+    deployments = [entry(f"hosted_vllm/{number}") for number in range(len(own))]
+
+    def settings_of(deployment: Deployment) -> Settings:
+        return own[int(deployment["litellm_params"]["model"][-1])]
+
+    limits = read_limits(cast("Any", FakeRouter(deployments)), "group", None, settings_of)
+    budget = group_budget(deployments, settings_of, limits, own[0])
+    assert (0 if budget is None else budget.threshold) == threshold
+
+
 ALLOWED: dict[str, tuple[str, dict[str, Any]]] = {
     "nothing": ("gpt-5", {}),
     "the-window-itself": ("gpt-5", {"context": 400_000, "output": 128_000, "max_input": 272_000}),
@@ -348,6 +374,7 @@ ALLOWED: dict[str, tuple[str, dict[str, Any]]] = {
     "no-real-output-limit": ("mistral/mistral-large-latest", {"output": 200_000}),
     "an-embedding": ("text-embedding-3-small", {"context": 10**6, "output": 10**5}),
     "a-share-of-the-window": ("gpt-4o", {"threshold": 0.999}),
+    "a-threshold-for-all-models": ("gpt-4o", {"threshold": 500_000}),
     "a-threshold-of-its-own": ("hosted_vllm/mine", {"threshold": 10**6}),
 }
 
@@ -390,7 +417,11 @@ FORBIDDEN: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
         {"output": 8_000},
         ("output", "8000", "less than the window"),
     ),
-    "threshold": (entry(max_input_tokens=8_000), {"threshold": 8_000}, ("threshold", "8000", "less than")),
+    "threshold": (
+        entry(max_input_tokens=8_000, compaction={"threshold": 8_000}),
+        {"threshold": 8_000},
+        ("threshold", "8000", "less than"),
+    ),
     "no-room-at-all": (entry(), {"context": 100}, ("context", "100", "256")),
 }
 
