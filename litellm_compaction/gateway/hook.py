@@ -95,7 +95,7 @@ class CompactionHandler(CustomLogger):
         self._budgets: Final = Budgets(self.operator)
         self._counter: Final = RequestCounter()
         self._enforcer: Final = Enforcer(self._budgets, self._counter)
-        self._overflows: Final = Overflows(self._budgets)
+        self._overflows: Final = Overflows(self._budgets, self._counter)
         self._answers: Final = Answers(self._counter, self._overflows)
         self._thresholds: Final = Thresholds(
             self.operator, self._budgets, self._flights, Prefixes(store), self._counter

@@ -43,7 +43,7 @@ def event(kind: str, **members: Any) -> Any:
 
 
 def answers() -> Answers:
-    return Answers(RequestCounter(), Overflows(Budgets(Operator({}, {}))))
+    return Answers(RequestCounter(), Overflows(Budgets(Operator({}, {})), RequestCounter()))
 
 
 def turn(*, compacted: bool = False) -> Turn:

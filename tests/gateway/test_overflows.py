@@ -11,6 +11,7 @@ from litellm.router import Router
 from litellm_compaction.envelope.sealing import Caller
 from litellm_compaction.errors import ContextLengthExceeded
 from litellm_compaction.gateway.budgets import Budgets
+from litellm_compaction.gateway.counting import RequestCounter
 from litellm_compaction.gateway.enforcement import OverBudget
 from litellm_compaction.gateway.errors import StreamRefused, SubstitutedError
 from litellm_compaction.gateway.operator import Operator
@@ -43,7 +44,7 @@ def refused(message: str) -> Exception:
 def test_a_backends_words_and_its_window() -> None:
     """The client is told in the backend's words; the window is remembered for the group that answered."""
     budgets = known()
-    told = Overflows(budgets).read(turn(), refused(WORDS))
+    told = Overflows(budgets, RequestCounter()).read(turn(), refused(WORDS))
     assert isinstance(told, ContextLengthExceeded)
     assert WORDS in told.message
     assert learned(budgets) == 3_000
@@ -52,27 +53,27 @@ def test_a_backends_words_and_its_window() -> None:
 def test_inside_a_stream() -> None:
     """What LiteLLM wraps for a fallback in the middle of a stream is looked at itself."""
     wrapped = MidStreamFallbackError("wrapped", model="m", llm_provider="p", original_exception=refused(WORDS))
-    assert Overflows(known()).read(turn(), wrapped) is not None
+    assert Overflows(known(), RequestCounter()).read(turn(), wrapped) is not None
 
 
 def test_the_plugins_own_refusal_keeps_its_words() -> None:
     """Nothing is learned from it, and it is not called the backend's."""
     own, budgets = ContextLengthExceeded("numbers"), known()
-    assert Overflows(budgets).read(turn(), OverBudget(own, "group")) is own
+    assert Overflows(budgets, RequestCounter()).read(turn(), OverBudget(own, "group")) is own
     assert learned(budgets) is None
 
 
 @pytest.mark.parametrize("message", ["invalid temperature", "Rate limit of 3000 tokens per minute exceeded"])
 def test_other_errors_are_none(message: str) -> None:
     """They stay LiteLLM's."""
-    assert Overflows(known()).read(turn(), refused(message)) is None
+    assert Overflows(known(), RequestCounter()).read(turn(), refused(message)) is None
 
 
 def test_an_error_that_shows_the_request_again_is_none() -> None:
     """The words are the user's own, who asks what such an error means."""
     budgets = known()
     shown = refused(f"invalid temperature in request {{'input': '{WORDS}{'x' * 600}'}}")
-    assert Overflows(budgets).read(turn(WORDS), shown) is None
+    assert Overflows(budgets, RequestCounter()).read(turn(WORDS), shown) is None
     assert learned(budgets) is None
 
 

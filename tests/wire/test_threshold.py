@@ -345,6 +345,24 @@ def test_a_failed_compaction_that_does_not_fit_is_an_error(gateway: LiveProxy, b
         assert (response.status_code, response.json()["error"]["code"]) == (400, "compaction_failed"), response.text
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_overflow_under_the_threshold_is_compacted_when_tried_again(
+    gateway: LiveProxy, backend: ScriptedBackend, *, stream: bool
+) -> None:
+    """A backend that counts more than the plugin: it refuses once, and from then on the conversation is known to be
+    over, so that the client's next try goes on from a summary."""
+    items = session(6_000, f"foreign {stream}")
+    words = "This model's maximum context length is 8192 tokens. However, your messages resulted in 8300 tokens."
+    backend.script(Failure(400, {"message": words}), Summary("SUM"), Text("done"))
+    asked = {"model": "auto", "input": items, "stream": stream}
+    refused = gateway.post("/v1/responses", asked)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+    if stream:
+        assert types(gateway.stream("/v1/responses", asked)[-1]["response"]) == ["compaction", "message"]
+    else:
+        assert types(gateway.post("/v1/responses", asked).json()) == ["compaction", "message"]
+
+
 def test_over_the_window_is_compacted_where_asked_for(gateway: LiveProxy, backend: ScriptedBackend) -> None:
     """An input over the whole window goes on from its summary instead of being refused."""
     backend.script(Summary("SUM"), Text("done"))
