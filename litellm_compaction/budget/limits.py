@@ -87,8 +87,7 @@ def smallest(limits: Sequence[ModelLimits]) -> ModelLimits:
     return ModelLimits(
         context=min_known(*(entry.context for entry in limits)),
         output=min_known(*(output for entry in limits for output in (entry.output, entry.output_budget))),
-        # Each deployment's own: a large window with a large output may leave less than a small one with a small.
-        max_input=min_known(*(entry.input_budget for entry in limits)),
+        max_input=min_known(*(entry.max_input for entry in limits)),
         source=", ".join(dict.fromkeys(entry.source for entry in limits if entry.source)),
     )
 

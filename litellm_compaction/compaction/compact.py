@@ -98,8 +98,11 @@ def _describe(
     failure: CompactionError | None,
 ) -> Outcome:
     # Asked for again: an overflow on the way may have taught what the window is.
-    ceiling: Final = task.limits(plan.tokens).kept
-    selection: Final = select_kept(plan, summary.retain, task.expansion.summaries, ceiling, policy.count)
+    limits: Final = task.limits(plan.tokens)
+    ceiling: Final = limits.kept
+    selection: Final = select_kept(
+        plan, summary.retain, task.expansion.summaries, ceiling, policy.count, whole=limits.whole
+    )
     kept_tokens: Final = _count_items(selection.kept, policy.count)
     lost: Final = summary.left_out - selection.refs
     dropped: Final = plan.unseen + len(selection.left_out | lost)

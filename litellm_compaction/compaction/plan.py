@@ -26,10 +26,12 @@ _REMOVABLE: Final = frozenset({Kind.REASONING, Kind.CALL, Kind.OUTPUT, Kind.HOST
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Ceilings in tokens of what stays verbatim. `kept`: everything, None where the window is unknown."""
+    """Ceilings in tokens of what stays verbatim. `kept`: everything, None where the window is unknown. `whole`: what
+    must stay of the user's words is not shortened to fit under it: the answer to them comes next."""
 
     recent: int
     kept: int | None
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +183,18 @@ class Selection:
 
 
 def select_kept(
-    plan: Plan, retain: Collection[str], summaries: Collection[int], ceiling: int | None, count: Counter
+    plan: Plan,
+    retain: Collection[str],
+    summaries: Collection[int],
+    ceiling: int | None,
+    count: Counter,
+    *,
+    whole: bool = False,
 ) -> Selection:
     """What must stay, the model's choice, the newest; under a ceiling of tokens and of what an item can hold.
 
     Only whole groups. Over a ceiling the newest win, what must stay first; what must stay and is too long by itself
-    stays with its text shortened, since the work cannot go on without it.
+    stays with its text shortened, since the work cannot go on without it. With `whole` the user's words are not.
     """
     chosen: Final = {
         place
@@ -194,7 +202,9 @@ def select_kept(
         if any(item_ref(item.index) in retain and _can_keep(item, summaries) for item in group.items)
     }
     keeping: Final = _Keeping(plan, summaries, ceiling, count)
-    keeping.keep_forced(plan.forced)
+    spoken: Final = frozenset([place for place in plan.forced if whole and plan.units[place].spoken])
+    keeping.keep_unshortened(spoken)
+    keeping.keep_forced(plan.forced - spoken)
     keeping.keep_whole(chosen, wanted=True)
     keeping.keep_whole(plan.recent, wanted=False)
     kept: Final = keeping.kept
@@ -230,6 +240,16 @@ class _Keeping:
                 elif cost > self._tokens:
                     written = None
             self._take(place, members, written, cost, wanted=True)
+
+    def keep_unshortened(self, places: Collection[int]) -> None:
+        """What must stay, as it is, whatever the ceiling of tokens; what else is kept has what is left, at least a
+        quarter of it."""
+        least: Final = None if self._tokens is None else self._tokens // 4
+        for place in sorted(places):
+            members = self._members(place)
+            self._take(place, members, [item.raw for item in members], self._plan.sizes[place], wanted=True)
+        if self._tokens is not None and least is not None:
+            self._tokens = max(least, self._tokens)
 
     def keep_whole(self, places: Collection[int], *, wanted: bool) -> None:
         """The newest that fit, as they are; `wanted`: what does not is counted as left out."""

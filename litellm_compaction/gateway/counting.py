@@ -24,6 +24,7 @@ from litellm_compaction.gateway.profiles import load_encoding
 _REPORTED_ERROR: Final = 0.01
 # A report outside of these shares of the own count is of a prompt that was cut, or invented.
 _BELIEVED: Final = (0.5, 2.0)
+_ENOUGH_TO_COMPARE: Final = 1_000
 # Encoded in about a millisecond; a thread would cost a fifth of that and finish later.
 _INLINE_BYTES: Final = 20_000
 # Plain items that take about 10 ms to measure.
@@ -79,8 +80,9 @@ class RequestCounter:
             length, reported = found
             appended: Final = await self._exact(measured.items[length:])
             if _is_believable(reported, tokens - appended):
-                own: Final = math.ceil(appended * error)
-                return Count(reported + appended, math.ceil(reported * _REPORTED_ERROR) + own, "usage")
+                added: Final = math.ceil(appended * _ratio(reported, tokens - appended))
+                own: Final = math.ceil(added * error)
+                return Count(reported + added, math.ceil(reported * _REPORTED_ERROR) + own, "usage")
         return Count(tokens, math.ceil(tokens * error), "exact")
 
     def remember(self, measured: Measured, group: str, input_tokens: int) -> None:
@@ -114,6 +116,12 @@ class RequestCounter:
 def _is_believable(reported: int, own: int) -> bool:
     least, most = _BELIEVED
     return own * least <= reported <= own * most
+
+
+def _ratio(reported: int, own: int) -> float:
+    """How many tokens of the backend's the next text takes for one of ours: what the same conversation has shown. Of a
+    short one, what the backend adds by itself would be taken for it."""
+    return max(1.0, reported / own) if own >= _ENOUGH_TO_COMPARE else 1.0
 
 
 def _count_each(pieces: Sequence[Piece], count: Counter) -> dict[int, int]:

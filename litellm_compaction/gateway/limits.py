@@ -76,20 +76,21 @@ def group_budget(
 ) -> Budget | None:
     """The budget of a group with these limits under its settings `own`; None where the window is unknown.
 
-    T is the smallest of its deployments', each by its own rule: with rule `seed` a larger window may have a smaller T.
-    Raises ImpossibleBudget.
+    I and T are the smallest of its deployments', each by its own settings: a large window with a large output may leave
+    less than a small one with a small, and with rule `seed` have a smaller T. Raises ImpossibleBudget.
     """
     budget: Final = limits.budget(own.threshold_rule, own.threshold)
     if budget is None or len(deployments) < 2:  # noqa: PLR2004  # of one it is its own
         return budget
-    thresholds: Final[list[int]] = [budget.threshold]
+    each: Final = [budget]
     for entry in deployments:
         settings = settings_of(entry)
         with contextlib.suppress(ImpossibleBudget):
             theirs = deployment_limits(entry, settings).budget(settings.threshold_rule, settings.threshold)
             if theirs is not None:
-                thresholds.append(theirs.threshold)
-    return budget.with_threshold(min(thresholds))
+                each.append(theirs)
+    room: Final = min(one.input for one in each)
+    return replace(budget, input=room).with_threshold(min(one.threshold for one in each))
 
 
 def deployment_limits(deployment: Deployment, settings: Settings) -> ModelLimits:

@@ -190,6 +190,8 @@ def kept_limits(settings: Settings, reader: ModelLimits, transcript_tokens: int,
     return Limits(
         recent=min_known(recent, budget) or 0,
         kept=None if window is None else int(window * settings.retained_fraction),
+        # The same request is answered from it: a question cut short would be answered as if it had been asked so.
+        whole=target is not None,
     )
 
 

@@ -57,8 +57,9 @@ _TOLD_GROUPS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One request over its threshold: its input and the places of restored summaries in it, the tokens counted, and
-    what the result has to stay under."""
+    """One request over its threshold: its input and the places of restored summaries in it, the tokens counted, what
+    the result has to stay under, the room the window has for it beside instructions and tools (None: unknown), and
+    whether the request fits the window as it is."""
 
     turn: Turn
     held: GroupBudget
@@ -68,6 +69,8 @@ class _Case:
     summaries: frozenset[int]
     tokens: int
     limit: int
+    room: int | None
+    fits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +141,14 @@ class Thresholds:
         items: Final = normalize_input(body.get("input"))
         # In a thread: of a hundred thousand items each is looked at.
         fixed: Final = await self._own_count(await asyncio.to_thread(_fixed, measured, items), held)
+        room: Final = None if held.budget is None else held.budget.input - fixed
         if fixed >= limit:
             self._tell(group, "fixed", f"instructions, tools and system messages alone take {fixed} of {limit} tokens")
             return None
         # Over the window, and not over a threshold beyond it: the result has to fit the window.
         target: Final = limit if held.budget is None else min(limit, held.budget.input)
         pending: Final = self._pending(turn, group, held, items, target)
-        return _Case(turn, held, pending, body, items, pending.expansion.summaries, count.tokens, target)
+        return _Case(turn, held, pending, body, items, pending.expansion.summaries, count.tokens, target, room, fits)
 
     def _pending(self, turn: Turn, group: str, held: GroupBudget, items: list[RawItem], limit: int) -> Pending:
         writer: Final = held.settings.summary_model
@@ -193,8 +197,8 @@ class Thresholds:
     async def _run(self, case: _Case, digests: Sequence[str], metadata: Mapping[str, Any]) -> _Compacted | None:
         """The compaction itself; None where there is nothing to gain."""
         pending: Final = case.pending
-        if await asyncio.to_thread(_must_stay, pending.expansion):
-            self._tell(pending.model, "forced", "nearly all of the conversation has to stay word for word")
+        if await asyncio.to_thread(_must_stay, pending.expansion, case.room, fits=case.fits):
+            self._tell(pending.model, "forced", "too much of the conversation has to stay word for word")
             return None
         before: Final = await self._own_count(await self._measured(case, pending.expansion.items), case.held)
         try:
@@ -302,15 +306,18 @@ def _limit(turn: Turn, held: GroupBudget) -> int | None:
     return min_known(turn.compact_at.tokens, own if held.settings.auto_compact else None)
 
 
-def _must_stay(expansion: Expansion) -> bool:
-    """Whether there is next to nothing to summarise: one long request without an answer is not history yet.
+def _must_stay(expansion: Expansion, room: int | None, *, fits: bool) -> bool:
+    """Whether there is next to nothing to summarise: one long request without an answer is not history yet, nor is a
+    result the model has not seen, unless the window cannot hold it. Or the user's words leave no room for the rest.
 
     Raises what the plan of a compaction raises.
     """
     plan: Final = plan_compaction(
         classify_items(expansion.items), expansion.summaries, estimate_tokens, lambda _: Limits(recent=0, kept=None)
     )
-    return sum(plan.sizes[place] for place in plan.forced) > plan.tokens * _CLEARLY_SMALLER
+    words: Final = sum(plan.sizes[place] for place in plan.forced if plan.units[place].spoken)
+    stays: Final = sum(plan.sizes[place] for place in plan.forced) if fits else words
+    return stays > plan.tokens * _CLEARLY_SMALLER or (room is not None and words >= room)
 
 
 def _fixed(measured: Measured, items: Sequence[RawItem]) -> Measured:

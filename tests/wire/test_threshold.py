@@ -311,6 +311,24 @@ def test_no_gain_is_not_paid_twice(gateway: LiveProxy, backend: ScriptedBackend)
     assert types(second.json()) == ["message"]
 
 
+def test_the_users_new_question_stays_whole(gateway: LiveProxy, backend: ScriptedBackend) -> None:
+    """However long it is beside the window: the model answers what was asked, not a part of it."""
+    backend.answer_with(lambda body: Summary("SUM") if is_summary_request(body) else Text("x"))
+    question = " ".join(f"line-{number}" for number in range(1_200))
+    items = [user("the task"), assistant("word " * 6_000), user(question)]
+    response = gateway.post("/v1/responses", {"model": "auto", "input": items})
+    assert types(response.json()) == ["compaction", "message"], response.text
+    assert question in request_text(backend.requests[-1])
+
+
+def test_a_question_that_leaves_no_room_is_refused_unpaid(gateway: LiveProxy, backend: ScriptedBackend) -> None:
+    """More words of the user's than the window takes: nothing is summarised, nothing is sent."""
+    items = [user("the task"), assistant("word " * 3_000), user("why " * 8_500)]
+    response = gateway.post("/v1/responses", {"model": "auto", "input": items})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert backend.requests == []
+
+
 def test_a_long_question_alone_is_no_history(gateway: LiveProxy, backend: ScriptedBackend) -> None:
     """One request of the user's that nobody has answered: there is nothing to summarise, and nothing is paid."""
     backend.script(Text("x"))

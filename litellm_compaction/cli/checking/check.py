@@ -10,7 +10,7 @@ from litellm_compaction.budget.limits import ModelLimits
 from litellm_compaction.cli.checking.warnings import warn_of_deployment, warn_of_group
 from litellm_compaction.cli.config import Config, ConfigError, read_config
 from litellm_compaction.errors import SettingsError
-from litellm_compaction.gateway.limits import check_limits, deployment_limits
+from litellm_compaction.gateway.limits import check_limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +87,11 @@ def _row(config: Config, name: str) -> Row:
     unique: Final = list(dict.fromkeys(warnings))
     if budget is None:
         return Row(name, limits.context, limits.output, limits.max_input, None, None, limits.source or None, unique)
-    # Of several deployments the input budget is bounded by the smallest of theirs. That is a limit of the models only
-    # where one of them has such a limit, or where it is below what the window of the row leaves.
-    capped: Final = budget.input < budget.context - budget.output or any(
-        deployment_limits(deployment, config.settings_of(deployment)).max_input is not None
-        for deployment in config.deployments(name)
-    )
     return Row(
         name,
         budget.context,
         budget.output,
-        budget.max_input if capped else None,
+        budget.max_input,
         budget.input,
         budget.threshold,
         limits.source or None,

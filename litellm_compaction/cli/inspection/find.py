@@ -25,6 +25,8 @@ def _values(text: str) -> Iterator[object]:
     stripped: Final = text.strip()
     try:
         yield json.loads(stripped)
+    except RecursionError:
+        return  # nested deeper than any item is
     except ValueError:
         pass
     else:
@@ -36,7 +38,7 @@ def _values(text: str) -> Iterator[object]:
     for line in stripped.splitlines():
         try:
             yield json.loads(line.removeprefix("data:"))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
 
 
@@ -69,6 +71,7 @@ def _walk_object(value: Mapping[str, Any]) -> Iterator[CompactionItem]:
 def _is_item(value: object) -> bool:
     return (
         isinstance(value, Mapping)
-        and value.get("type") in COMPACTION_TYPES
+        and isinstance(value.get("type"), str)
+        and value["type"] in COMPACTION_TYPES
         and isinstance(value.get("encrypted_content"), str)
     )
