@@ -38,9 +38,10 @@ class Config:
         if not isinstance(models, list) or not all(isinstance(model, Mapping) for model in models):
             raise ConfigError("'model_list' is missing or no list of models")
         self._models: Final[Sequence[Deployment]] = models
-        self._aliases: Final = _read_aliases(values)
-        own: Final = _member(values, "callback_settings").get(SECTION)
-        self._operator: Final = Operator(_without_secrets(own), {})
+        # The proxy rewrites a name by the first before its router looks it up in the second.
+        self._rewrites: Final = _read_aliases(_member(values, "litellm_settings"), "model_alias_map")
+        self._aliases: Final = _read_aliases(_member(values, "router_settings"), "model_group_alias")
+        self._operator: Final = Operator(global_section(values), {})
         self._patterns: Final = PatternMatchRouter()
         for model in models:
             if "*" in str(model.get("model_name")):
@@ -49,17 +50,27 @@ class Config:
     @property
     def names(self) -> list[str]:
         """Every model group once, in the order of the file, then the aliases."""
-        return list(dict.fromkeys([*(str(model.get("model_name")) for model in self._models), *self._aliases]))
+        models: Final = (str(model.get("model_name")) for model in self._models)
+        return list(dict.fromkeys([*models, *self._rewrites, *self._aliases]))
+
+    @property
+    def entries(self) -> Sequence[Deployment]:
+        """The model list as it is written."""
+        return self._models
 
     def deployments(self, name: str) -> list[Deployment]:
-        """The deployments that would serve a name; none where nobody does."""
+        """The deployments that would serve a name that a client sends; none where nobody does."""
+        return self.routed(self._rewrites.get(name, name))
+
+    def routed(self, name: str) -> list[Deployment]:
+        """The deployments behind a name that LiteLLM's router is asked for, as for a summary."""
         group: Final = self._aliases.get(name, name)
         found: Final = [model for model in self._models if str(model.get("model_name")) == group]
         return found or [dict(model) for model in self._patterns.route(group) or ()]
 
     def faults(self, name: str) -> list[str]:
         """What keeps LiteLLM from taking the entries behind a name for deployments."""
-        return [fault for deployment in self.deployments(name) for fault in _malformed(deployment)]
+        return [fault for deployment in self.deployments(name) for fault in faults_of(deployment)]
 
     def require(self, name: str) -> None:
         """Raises ConfigError for a name that nobody serves, or whose entries are malformed."""
@@ -91,6 +102,11 @@ class Config:
 
 def read_config(path: Path) -> Config:
     """The config in a file, with what it includes. Raises ConfigError and SettingsError."""
+    return Config(read_values(path))
+
+
+def read_values(path: Path) -> Mapping[str, Any]:
+    """What is written in a config file and in those it includes. Raises ConfigError."""
     location: Final = str(path.absolute())
 
     async def read(included: str) -> Mapping[str, object]:
@@ -100,7 +116,7 @@ def read_config(path: Path) -> Config:
         return resolve_include_file_path(entry, declared_in, location)
 
     try:
-        return Config(asyncio.run(resolve_includes(_load(path), location, resolve, read)))
+        return asyncio.run(resolve_includes(_load(path), location, resolve, read))
     except ValueError as error:
         raise ConfigError(str(error)) from None
 
@@ -116,7 +132,8 @@ def _load(path: Path) -> Mapping[str, object]:
     return loaded
 
 
-def _malformed(deployment: Deployment) -> Iterator[str]:
+def faults_of(deployment: Deployment) -> Iterator[str]:
+    """What keeps LiteLLM from taking an entry for a deployment."""
     name: Final = deployment.get("model_name")
     if not isinstance(name, str):
         yield "an entry of 'model_list' has no 'model_name'" if name is None else f"model_name {name!r} is no text"
@@ -128,18 +145,18 @@ def _malformed(deployment: Deployment) -> Iterator[str]:
         yield f"model {name!r}: 'model_info' is no mapping"
 
 
-def _read_aliases(values: Mapping[str, Any]) -> dict[str, str]:
+def _read_aliases(section: Mapping[str, Any], key: str) -> dict[str, str]:
     """Alias to group: a name, or an object with the name as `model`."""
-    aliases: Final = _member(_member(values, "router_settings"), "model_group_alias")
     return {
         str(alias): str(target["model"] if isinstance(target, Mapping) else target)
-        for alias, target in aliases.items()
+        for alias, target in _member(section, key).items()
         if not isinstance(target, Mapping) or "model" in target
     }
 
 
-def _without_secrets(own: object) -> object:
-    """The global settings with a stand-in for secrets that only the proxy's machine has."""
+def global_section(values: Mapping[str, Any]) -> object:
+    """The plugin's global settings, with a stand-in for secrets that only the proxy's machine has."""
+    own: Final = _member(values, "callback_settings").get(SECTION)
     keys: Final = own.get("keys") if isinstance(own, Mapping) else None
     if not isinstance(own, Mapping) or not isinstance(keys, list):
         return own

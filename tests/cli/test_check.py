@@ -145,6 +145,22 @@ WARNED: dict[str, tuple[Any, str]] = {
     ),
     "early": (model("m", {"context": 20_000, "output": 1_024}), "compaction begins at 3616, less than half"),
     "early-by-output": (model("m", {"context": 100_000, "output": 70_000}), "70000 tokens of output are kept free"),
+    "early-by-operator": (
+        model("m", {"context": 100_000, "output": 1_000, "threshold": 0.49}),
+        "compaction begins at 49000, less than half of the window: 'threshold' says so",
+    ),
+    "early-by-a-hair": (
+        model("m", {"context": 10_001, "output": 100, "threshold": 5_000}),
+        "begins at 5000, less than",
+    ),
+    "early-by-input": (
+        model("m", {"context": 100_000, "output": 1_000, "max_input": 40_000}),
+        "compaction begins at 40000, less than half of the window: no more input is taken",
+    ),
+    "clamped-and-early": (
+        model("m", {"context": 100_000, "output": 70_000, "threshold": 0.9}),
+        "threshold 90000 is over the input budget: 30000 counts",
+    ),
     "auto-without-window": (model("m", {"auto_compact": True}), "auto_compact does nothing without a known window"),
     "summary-model": (
         model("m", {"context": 9_000, "output": 99, "summary_model": "gone"}),
@@ -172,6 +188,41 @@ def test_summaries_may_be_written_by_aliases_and_wildcards(tmp_path: Path) -> No
     ]
     found = rows(tmp_path, models, router_settings={"model_group_alias": {"short": "by-wildcard"}})
     assert [found[name]["warnings"] for name in ("by-alias", "by-wildcard")] == [[], []]
+
+
+def test_half_of_the_window_is_not_early(tmp_path: Path) -> None:
+    """Whoever says so: the rule, or the operator."""
+    for own in ({"threshold": 50_000}, {"threshold": 0.5}, {"output": 50_000}):
+        limits = {"context": 100_000, "output": 1_000, **own}
+        assert rows(tmp_path, [model("m", limits)])["m"]["warnings"] == []
+
+
+def test_threshold_of_one_deployment_is_not_clamped_by_another(tmp_path: Path) -> None:
+    """The smallest of a group counts; only what is over the input budget is warned of."""
+    own = {"context": 100_000, "output": 1_000}
+    models = [model("m", {**own, "threshold": 80_000}), model("m", {**own, "threshold": 60_000})]
+    row = rows(tmp_path, models)["m"]
+    assert (row["threshold"], row["warnings"]) == (60_000, [])
+
+
+def test_names_that_the_proxy_rewrites(tmp_path: Path) -> None:
+    """`model_alias_map` names what a client may send, before a model or alias of that name; the router, which is asked
+    for summaries, does not know it."""
+    models = [
+        model("large", {"context": 50_000, "output": 2_000}),
+        model("both", {"context": 9_000, "output": 99, "summary_model": "sent"}),
+    ]
+    found = rows(
+        tmp_path,
+        models,
+        litellm_settings={"model_alias_map": {"sent": "short", "both": "large"}},
+        router_settings={"model_group_alias": {"short": "large"}},
+    )
+    assert {name: row["context"] for name, row in found.items()} == dict.fromkeys(
+        ("large", "both", "sent", "short"), 50_000
+    )
+    routed = rows(tmp_path, models, litellm_settings={"model_alias_map": {"sent": "large"}})["both"]
+    assert routed["warnings"] == ["summary_model 'sent' is no model of this config"]
 
 
 def test_output_that_is_not_believed_is_one_warning(tmp_path: Path) -> None:
@@ -324,9 +375,67 @@ def test_nothing_is_contacted(tmp_path: Path, options: list[str]) -> None:
 
 
 def test_all_errors_are_told_at_once(tmp_path: Path) -> None:
-    """Not only the first."""
-    report = json.loads(check(tmp_path, [model("a", {"x": 1}), model("b", {"y": 1})], "--json").stdout)
-    assert len(report["errors"]) == 2
+    """Of every model, every key of a section, and every number that the model cannot have, each once."""
+    models = [
+        model("a", {"x": 1, "max_attempts": 99, "keys": ["k"]}),
+        model("b", {"y": 1}),
+        model("c", {"context": 500_000, "output": 200_000}, {"model": "openai/gpt-5"}),
+        model("d", {"context": 100, "output": 100}),
+    ]
+    errors = json.loads(check(tmp_path, models, "--json").stdout)["errors"]
+    expected = (
+        ("'a'.x",),
+        ("'a'.max_attempts", "99"),
+        ("'a'", "'keys'"),
+        ("'b'.y",),
+        ("context", "'c'", "500000", "400000"),
+        ("output", "'c'", "200000", "128000"),
+        ("'d'.output", "100"),
+    )
+    assert len(errors) == len(expected)
+    for error, words in zip(errors, expected, strict=True):
+        assert all(word in error for word in words), error
+
+
+def test_errors_of_all_models_hide_none_of_one(tmp_path: Path) -> None:
+    """Both are told; no model has numbers, which would be without those settings."""
+    own = {"litellm_compaction": {"bind": "nobody", "trim_fraction": 4}}
+    result = check(tmp_path, [model("a", {"x": 1}), model("fine")], "--json", callback_settings=own)
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["models"]) == (1, [])
+    assert [error.split(":")[0] for error in report["errors"]] == [
+        "callback_settings.litellm_compaction.bind",
+        "callback_settings.litellm_compaction.trim_fraction",
+        "model_info.compaction of 'a'.x",
+    ]
+
+
+def test_settings_together_wrong_are_one_error(tmp_path: Path) -> None:
+    """A model's output and the window of all models: each is right alone."""
+    own = {"litellm_compaction": {"context": 1_000}}
+    report = json.loads(check(tmp_path, [model("a", {"output": 1_000})], "--json", callback_settings=own).stdout)
+    assert len(report["errors"]) == 1
+    assert "output: 1000 is not allowed: allowed is less than 'context' (1000)" in report["errors"][0]
+
+
+def test_a_model_behind_an_alias_of_its_name_is_checked(tmp_path: Path) -> None:
+    """The proxy refuses to start with its settings, whoever can reach it."""
+    aliases = {"model_group_alias": {"hidden": "fine"}}
+    models = [model("hidden", {"x": 1}), model("fine", {"context": 9_000, "output": 99})]
+    report = json.loads(check(tmp_path, models, "--json", router_settings=aliases).stdout)
+    assert [row["context"] for row in report["models"]] == [9_000, 9_000]
+    assert ["'hidden'.x" in error for error in report["errors"]] == [True]
+
+
+@pytest.mark.parametrize("key", ["keys", "instructions"])
+def test_environment_that_is_not_set(tmp_path: Path, key: str) -> None:
+    """A secret may be on the proxy's machine only; any other setting has to be known."""
+    value = "os.environ/SET_NOWHERE"
+    own = {"litellm_compaction": {key: [value] if key == "keys" else value}}
+    secret = {"model": "openai/gpt-5", "api_key": value}
+    result = check(tmp_path, [model("five", params=secret)], callback_settings=own)
+    assert result.exit_code == (0 if key == "keys" else 1), result.output
+    assert ("'SET_NOWHERE' is not set" in result.stderr) == (key != "keys")
 
 
 BROKEN: dict[str, tuple[str | None, str]] = {

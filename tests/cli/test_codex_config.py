@@ -100,6 +100,13 @@ def test_a_threshold_codex_cannot_reach(tmp_path: Path) -> None:
     assert "90000 of 100000 tokens" in text
 
 
+def test_more_than_the_input_is_said(tmp_path: Path) -> None:
+    """Where the window Codex is told of is larger than the input, and only there."""
+    words = "# Over 372000 tokens"
+    assert words in run(tmp_path, "first", "--base-url", "http://h").stdout
+    assert "# Over" not in run(tmp_path, "early", "--base-url", "http://h").stdout
+
+
 def test_an_early_threshold_does_not_make_the_window_small(tmp_path: Path) -> None:
     """Codex shortens what is over its window: it is told of all the input that the model takes."""
     told = lines(tmp_path, "early", "--base-url", "http://h")

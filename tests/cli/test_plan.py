@@ -193,6 +193,39 @@ def test_what_a_client_wrote_is_shown_as_it_is(tmp_path: Path) -> None:
     assert "[bold]x\ufffd[2J" in shown
 
 
+def test_keys_are_needed_for_items_only(tmp_path: Path) -> None:
+    """On a machine without the proxy's secrets a request without items has a plan; one with an item is refused."""
+    config, file = tmp_path / "config.yaml", tmp_path / "request.json"
+    own = {"litellm_compaction": {"keys": ["os.environ/SET_NOWHERE"]}}
+    entry = {"model_name": "m", "litellm_params": {"model": "hosted_vllm/m"}}
+    config.write_text(yaml.safe_dump({"model_list": [entry], "callback_settings": own}))
+    told = []
+    for body in ([user("a"), assistant("b")], [sealed(), user("go on")]):
+        file.write_text(json.dumps(body))
+        told.append(CliRunner().invoke(main, ["plan", str(file), "--config", str(config), "--model", "m"]))
+    assert [result.exit_code for result in told] == [0, 1]
+    assert "SET_NOWHERE, which is not set" in told[1].stderr
+
+
+@pytest.mark.parametrize("name", ["gone.json", "."])
+def test_a_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
+    """One sentence and exit 1, as for a config."""
+    result = CliRunner().invoke(main, ["plan", str(tmp_path / name), "--config", "c.yaml"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ")
+    assert "cannot be read" in result.stderr
+
+
+def test_standard_input(tmp_path: Path) -> None:
+    """A dash is what is piped in."""
+    config = tmp_path / "config.yaml"
+    entry = {"model_name": "m", "litellm_params": {"model": "hosted_vllm/m"}}
+    config.write_text(yaml.safe_dump({"model_list": [entry]}))
+    body = json.dumps({"model": "m", "input": "hello"})
+    result = CliRunner().invoke(main, ["plan", "-", "--config", str(config), "--json"], input=body)
+    assert [line["role"] for line in json.loads(result.stdout)["items"]] == ["user"]
+
+
 REFUSED: dict[str, tuple[object, tuple[str, ...], str]] = {
     "no-json": ("{", (), "no JSON"),
     "no-request": ({"a": 1}, (), "neither a request"),

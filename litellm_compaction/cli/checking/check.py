@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from litellm_compaction.budget.limits import ModelLimits
+from litellm_compaction.cli.checking.errors import entry_errors, global_errors
 from litellm_compaction.cli.checking.warnings import warn_of_deployment, warn_of_group
-from litellm_compaction.cli.config import Config, ConfigError, read_config
+from litellm_compaction.cli.config import Config, ConfigError, read_values
 from litellm_compaction.errors import SettingsError
-from litellm_compaction.gateway.limits import check_limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +39,35 @@ class Report:
 
 
 def check_config(path: Path) -> Report:
-    """The report of a config file; what is wrong with the file is in it."""
+    """The report of a config file; what is wrong with the file is in it.
+
+    Where the settings for all models are wrong, no model has numbers; errors of the models are told all the same.
+    """
     try:
-        config: Final = read_config(path)
-    except (ConfigError, SettingsError) as error:
+        values: Final = read_values(path)
+    except ConfigError as error:
         return Report(errors=[str(error)])
-    report: Final = Report()
-    for name in config.names:
-        errors = _errors(config, name)
-        report.errors.extend(error for error in errors if error not in report.errors)
-        if not errors:
-            report.models.append(_row(config, name))
-    return report
+    stopping: Final = global_errors(values)
+    try:
+        config: Final = Config({**values, "callback_settings": {}} if stopping else values)
+    except ConfigError as error:
+        return Report(errors=[*stopping, str(error)])
+    found: Final = {name: _errors(config, name) for name in config.names}
+    errors: Final = [
+        *stopping,
+        # Of all entries: an alias may stand before a model of the same name.
+        *(error for entry in config.entries for error in entry_errors(config, entry)),
+        *(error for errors in found.values() for error in errors),
+    ]
+    models: Final = [] if stopping else [_row(config, name) for name, errors in found.items() if not errors]
+    return Report(models, list(dict.fromkeys(errors)))
 
 
 def _errors(config: Config, name: str) -> list[str]:
     deployments: Final = config.deployments(name)
     if not deployments:
         return [f"model {name!r} is an alias of a model that is not in the list"]
-    found: Final = config.faults(name)
-    if found:
-        return found
-    for deployment in deployments:
-        try:
-            check_limits(deployment, config.settings_of(deployment))
-        except SettingsError as error:
-            found.append(str(error))
+    found: Final = [error for entry in deployments for error in entry_errors(config, entry)]
     if not found:
         try:
             config.budget(name)
@@ -82,7 +85,7 @@ def _row(config: Config, name: str) -> Row:
             for deployment in config.deployments(name)
             for warning in warn_of_deployment(deployment, config.settings_of(deployment))
         ),
-        *warn_of_group(name, config.settings(name), budget, lambda writer: bool(config.deployments(writer))),
+        *warn_of_group(name, config.settings(name), budget, lambda writer: bool(config.routed(writer))),
     ]
     unique: Final = list(dict.fromkeys(warnings))
     if budget is None:

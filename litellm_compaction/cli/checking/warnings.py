@@ -6,6 +6,7 @@ import functools
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 import litellm
@@ -110,14 +111,19 @@ def warn_of_group(name: str, settings: Settings, budget: Budget | None, serves: 
             yield "auto_compact does nothing without a known window: set 'context'"
         return
     wanted: Final = settings.threshold
-    tokens: Final = wanted if isinstance(wanted, int) else None if wanted == "auto" else int(wanted * budget.context)
-    if tokens is not None and tokens > budget.threshold:
+    # Decimal, as the gateway has it: 0.29 of 100 is 29.
+    part: Final = None if isinstance(wanted, str | int) else int(Decimal(str(wanted)) * budget.context)
+    tokens: Final = wanted if isinstance(wanted, int) else part
+    if tokens is not None and tokens > budget.input:
         yield f"threshold {tokens} is over the input budget: {budget.threshold} counts"
-    elif wanted == "auto" and budget.threshold < budget.context // 2:
-        yield f"compaction begins at {budget.threshold}, less than half of the window: {_reason(budget)}"
+    if budget.threshold * 2 < budget.context:
+        yield f"compaction begins at {budget.threshold}, less than half of the window: {_reason(budget, tokens)}"
 
 
-def _reason(budget: Budget) -> str:
+def _reason(budget: Budget, wanted: int | None) -> str:
+    if budget.threshold == wanted:
+        return "'threshold' says so"
     if budget.threshold == budget.input:
-        return f"{budget.output} tokens of output are kept free"
+        left: Final = budget.context - budget.output
+        return f"{budget.output} tokens of output are kept free" if budget.input == left else "no more input is taken"
     return "rule 'seed' reserves 16384 tokens; 'threshold_rule: smooth' fewer in small windows"

@@ -46,12 +46,14 @@ def write_lines(model: str, budget: Budget, base_url: str, env_key: str, by: By)
             f"# Codex goes no higher than 90 % of its window, {window.limit} of {window.context} tokens: it compacts",
             f"# before {threshold} is passed.",
         ]
+    over: Final = window.context > budget.input
     lines = [
         f"model = {_text(model)}",
         f"model_provider = {_text(_PROVIDER)}",
         f"# The model has a window of {budget.context} tokens, {budget.output} of them for the answer, and takes",
         f"# {budget.input} of input. Codex cuts tool outputs over the window it is told, and compacts at 90 % of it at",
         f"# the latest: {why}",
+        *([f"# Over {budget.input} tokens Codex only asks for a compaction, by its own count."] if over else []),
         f"model_context_window = {window.context}",
         *at,
         f"model_auto_compact_token_limit = {window.limit}",

@@ -6,17 +6,17 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import click
 
 
 @click.command("plan")
-@click.argument("file", type=click.File(encoding="utf-8"))
+@click.argument("file", type=click.Path(allow_dash=True))
 @click.option("--config", metavar="CONFIG.yaml", required=True, type=click.Path(path_type=Path), help="The proxy's.")
 @click.option("--model", help="The model group, where FILE names none or another is meant.")
 @click.option("--json", "for_programs", is_flag=True, help="Print one JSON object for programs.")
-def plan(file: TextIO, config: Path, model: str | None, for_programs: bool) -> None:
+def plan(file: str, config: Path, model: str | None, for_programs: bool) -> None:
     """Show what a compaction of the request in FILE would keep, summarise and leave out, in tokens.
 
     FILE (or - for standard input) is the JSON body of a request to /v1/responses or /responses/compact, or a list of
@@ -36,29 +36,32 @@ def plan(file: TextIO, config: Path, model: str | None, for_programs: bool) -> N
         body = _read_body(file)
         name = model or str(body.get("model") or "")
         if not name:
-            raise click.ClickException(f"{file.name} names no model: give --model")
+            raise click.ClickException(f"{file} names no model: give --model")
         known = read_config(config)
         known.require(name)
-        outline = outline_request(body, name, known, KeyRing(find_secrets((), config)))
+        outline = outline_request(body, name, known, lambda: KeyRing(find_secrets((), config)))
     except (ConfigError, NoKeysError) as error:
         raise click.ClickException(str(error)) from None
     except CompactionError as error:
         raise click.ClickException(error.message) from None
     except RecursionError:
-        raise click.ClickException(f"{file.name} is nested too deeply") from None
+        raise click.ClickException(f"{file} is nested too deeply") from None
     if for_programs:
         click.echo(json.dumps(as_json(outline), indent=2))
     else:
         show_outline(make_console(), outline)
 
 
-def _read_body(file: TextIO) -> Mapping[str, Any]:
+def _read_body(file: str) -> Mapping[str, Any]:
     try:
-        body: Final = json.load(file)
+        with click.open_file(file, encoding="utf-8") as opened:
+            body: Final = json.load(opened)
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be read ({type(error).__name__})") from None
     except ValueError:
-        raise click.ClickException(f"{file.name} is no JSON") from None
+        raise click.ClickException(f"{file} is no JSON") from None
     if isinstance(body, list):
         return {"input": body}
     if isinstance(body, Mapping) and "input" in body:
         return body
-    raise click.ClickException(f"{file.name} is neither a request with an 'input' nor a list of items")
+    raise click.ClickException(f"{file} is neither a request with an 'input' nor a list of items")

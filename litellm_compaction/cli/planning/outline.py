@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -67,8 +67,8 @@ class Outline:
         return self.budget is not None and self.counted > self.budget.threshold
 
 
-def outline_request(body: Mapping[str, Any], model: str, config: Config, ring: KeyRing) -> Outline:
-    """The outline for a body of /v1/responses or /responses/compact.
+def outline_request(body: Mapping[str, Any], model: str, config: Config, ring: Callable[[], KeyRing]) -> Outline:
+    """The outline for a body of /v1/responses or /responses/compact; `ring` is called where there is an item to open.
 
     Raises SettingsError, UnreadableItem and what a plan raises: NothingToCompact, InvalidToolPairing, InvalidInput,
     UnsupportedImage; CompactionFailed where no window can hold it.
@@ -112,10 +112,10 @@ def outline_request(body: Mapping[str, Any], model: str, config: Config, ring: K
     )
 
 
-def _expand(body: Mapping[str, Any], settings: Settings, ring: KeyRing) -> Expansion:
+def _expand(body: Mapping[str, Any], settings: Settings, ring: Callable[[], KeyRing]) -> Expansion:
     def open_one(raw: RawItem) -> Opened | RawItem:
         try:
-            payload: Final = open_item(raw, ring, None, allow_unsealed=True)
+            payload: Final = open_item(raw, ring(), None, allow_unsealed=True)
         except UnreadableItem:
             if settings.foreign_items == "reject":
                 raise
