@@ -179,6 +179,11 @@ class Flights:
                     if flight.has_waiters:
                         await self._store.share(f"wanted:{key}", b"1", ABANDONED_SECONDS)
                     await asyncio.sleep(_POLL_SECONDS)
+                    # The Redis client loses a cancellation now and then, and a deadline rings only once.
+                    if flight.given_up:
+                        raise asyncio.CancelledError
+                    if _clock() - started >= deadline_seconds:
+                        raise CompactionTimeout(deadline_seconds)
         except TimeoutError:
             if not deadline.expired():
                 raise
