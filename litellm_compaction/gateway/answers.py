@@ -10,13 +10,13 @@ from typing import Any, Final
 from litellm.types.llms.openai import InputTokensDetails, OutputTokensDetails, ResponseAPIUsage, ResponsesAPIResponse
 from pydantic import BaseModel
 
-from litellm_compaction.compaction.answer import Usage
 from litellm_compaction.gateway.counting import RequestCounter
 from litellm_compaction.gateway.errors import StreamRefused
 from litellm_compaction.gateway.flights import Result
 from litellm_compaction.gateway.overflows import Overflows
 from litellm_compaction.gateway.responses import ErrorEvent
 from litellm_compaction.gateway.turn import Turn
+from litellm_compaction.gateway.usage import add_usage
 
 _OPENING: Final = frozenset({"response.created", "response.queued", "response.in_progress"})
 _TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
@@ -50,7 +50,7 @@ class Answers:
             usage: Final = changes.get("usage", response.usage)
             changes["output"] = [_item(turn.result), *response.output]
             if usage is not None:
-                changes["usage"] = _sum(usage, turn.result.usage)
+                changes["usage"] = add_usage(usage, turn.result.usage)
         # A copy: LiteLLM books the cost of the object it has, and the compaction's inferences are booked already.
         return response.model_copy(update=changes) if changes else response
 
@@ -138,27 +138,3 @@ def _shifted(event: Any) -> Any:
 
 def _shift(number: int, item_number: int | None) -> int:
     return number if item_number is None else number + 2
-
-
-def _sum(usage: ResponseAPIUsage, spent: Usage) -> ResponseAPIUsage:
-    """The answer's tokens and the compaction's."""
-    given, written = usage.input_tokens_details, usage.output_tokens_details
-    return usage.model_copy(
-        update={
-            "input_tokens": usage.input_tokens + spent.input_tokens,
-            "input_tokens_details": InputTokensDetails(
-                **{
-                    **(given.model_dump() if given else {}),
-                    "cached_tokens": ((given.cached_tokens if given else 0) or 0) + spent.cached_tokens,
-                }
-            ),
-            "output_tokens": usage.output_tokens + spent.output_tokens,
-            "output_tokens_details": OutputTokensDetails(
-                **{
-                    **(written.model_dump() if written else {}),
-                    "reasoning_tokens": ((written.reasoning_tokens if written else 0) or 0) + spent.reasoning_tokens,
-                }
-            ),
-            "total_tokens": usage.total_tokens + spent.total_tokens,
-        }
-    )

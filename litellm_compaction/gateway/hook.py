@@ -24,6 +24,7 @@ from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.conversation.items import TRIGGER_TYPE, RawItem, normalize_input
 from litellm_compaction.envelope.sealing import Caller
 from litellm_compaction.errors import CompactionError, CompactionNotSupportedHere, InvalidInput
+from litellm_compaction.gateway.access import Writers
 from litellm_compaction.gateway.answers import Answers
 from litellm_compaction.gateway.budgets import Budgets
 from litellm_compaction.gateway.context_management import FIELD, read_context_management
@@ -43,13 +44,14 @@ from litellm_compaction.gateway.errors import (
     retry_after_of,
 )
 from litellm_compaction.gateway.flights import Flights
+from litellm_compaction.gateway.guardrails import cover_compact_door
 from litellm_compaction.gateway.listing import Listing
 from litellm_compaction.gateway.operator import Mode, Operator
 from litellm_compaction.gateway.overflows import Overflows
 from litellm_compaction.gateway.pending import Pending, new_frame
 from litellm_compaction.gateway.prefixes import Prefixes
 from litellm_compaction.gateway.router import current_router, is_served
-from litellm_compaction.gateway.service import Service, expand_input, strip_body, with_error_event
+from litellm_compaction.gateway.service import Service, expand_input, finish_events, strip_body
 from litellm_compaction.gateway.session import load_chain
 from litellm_compaction.gateway.store import Store
 from litellm_compaction.gateway.threshold import Thresholds
@@ -95,12 +97,14 @@ class CompactionHandler(CustomLogger):
         self._budgets: Final = Budgets(self.operator)
         self._counter: Final = RequestCounter()
         self._enforcer: Final = Enforcer(self._budgets, self._counter)
+        self._writers: Final = Writers(self.operator)
         self._overflows: Final = Overflows(self._budgets, self._counter)
         self._answers: Final = Answers(self._counter, self._overflows)
         self._thresholds: Final = Thresholds(
-            self.operator, self._budgets, self._flights, Prefixes(store), self._counter
+            self.operator, self._budgets, self._flights, Prefixes(store), self._counter, self._writers
         )
         register_delivery_model()
+        cover_compact_door()
         self._listing: Final = Listing(self.operator)
 
     # LiteLLM looks this method up in `vars()` of the class: it has to stand here, not on a base.
@@ -122,7 +126,7 @@ class CompactionHandler(CustomLogger):
             if isinstance(request, CompactionRequest) and scene.mode == "own":
                 if request.origin == "trigger":  # the other door ignores what it does not know
                     read_context_management(data.get(FIELD))
-                return await self._mark(request, data, scene)
+                return await self._mark(request, data, scene, user_api_key_dict)
             return await self._begin(request, data, scene)
         except CompactionError as error:
             raise CompactionProxyException(error) from None
@@ -163,7 +167,9 @@ class CompactionHandler(CustomLogger):
             data["input"] = [*expansion.items, *triggers]
         return expansion
 
-    async def _mark(self, request: CompactionRequest, data: dict[str, Any], scene: _Scene) -> dict[str, Any] | None:
+    async def _mark(
+        self, request: CompactionRequest, data: dict[str, Any], scene: _Scene, auth: UserAPIKeyAuth
+    ) -> dict[str, Any] | None:
         """Send the request to the delivery, with all that the deployment hook needs to answer it."""
         router: Final = current_router()
         if router is None or not is_served(router, scene.group, scene.caller.team):
@@ -171,6 +177,7 @@ class CompactionHandler(CustomLogger):
         previous: Final = data.pop("previous_response_id", None)
         chain: Final = await load_chain(previous) if isinstance(previous, str) and previous else []
         expansion: Final = await self._expand(replace(request, items=[*chain, *request.items]), scene)
+        writer, writer_settings = await self._writers.choose(router, scene.group, scene.settings, auth)
         asked: Final = (data.get("proxy_server_request") or {}).get("body") or {}
         data[PENDING_KEY] = Pending(
             origin=request.origin,
@@ -178,13 +185,15 @@ class CompactionHandler(CustomLogger):
             model=scene.group,
             frame=new_frame(str(asked.get("model") or scene.group)),
             settings=scene.settings,
-            writer_settings=self._writer_settings(scene),
+            writer_model=writer,
+            writer_settings=writer_settings,
             ring=self.operator.ring,
             caller=scene.caller,
             expansion=expansion,
             application=_application(request, data),
             extra={key: data.pop(key) for key in _ROUTING_KEYS if key in data},
             client_members=frozenset(asked) - _DELIVERED,
+            adds_usage=True,
         )
         if request.origin == "compact":
             data.pop("stream", None)  # this door never streams; LiteLLM would try to read its answer as a stream
@@ -192,11 +201,6 @@ class CompactionHandler(CustomLogger):
         data["num_retries"] = 0
         data["user_config"] = delivery_router_config(scene.group)
         return data
-
-    def _writer_settings(self, scene: _Scene) -> Settings:
-        """The settings of the group that writes the summary: its limits count for what it is sent."""
-        writer: Final = scene.settings.summary_model
-        return scene.settings if writer is None else self._resolve(writer, scene.caller).settings
 
     async def _expand(self, request: Request, scene: _Scene, *, chained: bool = False) -> Expansion:
         # Opening an item decrypts and inflates up to megabytes: not on the event loop.
@@ -289,7 +293,7 @@ class CompactionHandler(CustomLogger):
         pending, turn = request_data.get(PENDING_KEY), request_data.get(TURN_KEY)
         passed: Final[AsyncIterator[Any]] = response
         if isinstance(pending, Pending):
-            return with_error_event(pending, passed)
+            return finish_events(pending, passed)
         return self._answers.stream(turn, passed) if isinstance(turn, Turn) else passed
 
     async def async_filter_deployments(

@@ -26,14 +26,16 @@ class Pending:
 
     `model` is the group as LiteLLM routes it, `extra` what of the client's own routing wishes goes along with the
     inner call, `application` the instructions that came with a /responses/compact call, `client_members` the names in
-    the client's body. `writer_settings`: the settings of the group that writes the summary. `target`: tokens that the
-    result has to stay under, where a threshold asked for it.
+    the client's body. `writer_model`: the group that writes the summary, aliases resolved, `writer_settings` its
+    settings. `target`: tokens that the result has to stay under, where a threshold asked for it. `adds_usage`: whether
+    a hook puts the usage into the answer, so that LiteLLM, which has booked the inferences, does not see it again.
     """
 
     origin: Origin
     stream: bool
     model: str
     settings: Settings
+    writer_model: str
     writer_settings: Settings
     ring: KeyRing
     caller: Caller
@@ -43,19 +45,15 @@ class Pending:
     extra: dict[str, Any] = field(default_factory=dict)
     client_members: frozenset[str] = frozenset()
     target: int | None = None
+    adds_usage: bool = False
     result: Result | None = None
     retry_after: str | None = None
     late_error: CompactionError | None = None
 
     @property
-    def writer_model(self) -> str:
-        """The group that writes the summary, aliases resolved."""
-        return self.settings.summary_model or self.model
-
-    @property
     def shown_writer(self) -> str:
-        """The same as the client knows it."""
-        return self.settings.summary_model or self.frame.model
+        """The group that writes the summary as the client knows it."""
+        return self.frame.model if self.writer_model == self.model else self.writer_model
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -64,7 +62,7 @@ class Pending:
         return (
             # Whoever has other keys could not open the item.
             (self.caller.key, self.caller.team, self.caller.user, self.ring.sealing_id.hex()),
-            self.model,
+            (self.model, self.writer_model),
             self.settings.model_dump(mode="json", exclude=_NOT_ANSWERS),
             self.writer_settings.model_dump(mode="json", exclude=_NOT_ANSWERS),
         )

@@ -25,6 +25,11 @@ COMPACTION_TAG: Final = "compaction"
 # inner call would be logged under the wrong deployment.
 _IDENTITY_PREFIX: Final = "user_api_key"
 _IDENTITY_KEYS: Final = frozenset({"requester_ip_address", "requester_metadata", "spend_logs_metadata", "user_agent"})
+# What LiteLLM has set aside of the key's budget for the outer request. The first inner call would settle it, and what
+# the next ones cost would not be counted.
+_RESERVATION: Final = "user_api_key_budget_reservation"
+# Where LiteLLM's router looks for the tags it goes by, before the ones that are booked.
+_ROUTING_TAGS: Final[str | None] = getattr(litellm.constants, "ROUTING_REQUEST_TAGS_METADATA_KEY", None)
 _REFUSED_FORM: Final = re.compile(
     r"(tool|function.?call|response_format|json_schema|structured output)"
     r".{0,160}(not support|unsupported|n't support|not allowed|not available|unavailable|not enabled|requires|unknown)"
@@ -59,7 +64,6 @@ def is_served(router: Router, group: str, team: str | None) -> bool:
     return (
         router.is_recognized_model(group)
         or (team is not None and router.map_team_model(group, team) is not None)
-        or group in router.team_public_model_names
         or group in router.deployment_names
         or router.default_deployment is not None
         or router.router_general_settings.pass_through_all_models
@@ -67,17 +71,27 @@ def is_served(router: Router, group: str, team: str | None) -> bool:
     )
 
 
-def inner_metadata(outer: Mapping[str, Any], *, tagged: bool = True) -> dict[str, Any]:
+def inner_metadata(outer: Mapping[str, Any], *, routes_by_tags: bool = False) -> dict[str, Any]:
     """The caller's identity for an inner call: a copy, since LiteLLM writes into what it is given.
 
-    `tagged` False leaves the plugin's own tag away: with tag filtering on, LiteLLM would route by it.
+    `routes_by_tags`: LiteLLM chooses deployments by the request's tags; by the plugin's own tag it must not.
     """
     kept: Final = {
-        key: _copied(value) for key, value in outer.items() if key.startswith(_IDENTITY_PREFIX) or key in _IDENTITY_KEYS
+        key: _copied(value)
+        for key, value in outer.items()
+        if (key.startswith(_IDENTITY_PREFIX) or key in _IDENTITY_KEYS) and key != _RESERVATION
     }
+    auth: Final = kept.get("user_api_key_auth")
+    if getattr(auth, "budget_reservation", None) is not None:
+        kept["user_api_key_auth"] = auth.model_copy(update={"budget_reservation": None})  # type: ignore[attr-defined]
     tags: Final = outer.get("tags")
     own: Final = tags if isinstance(tags, list) else []
-    return {**kept, "tags": [*own, COMPACTION_TAG] if tagged else [*own]}
+    if not routes_by_tags:
+        return {**kept, "tags": [*own, COMPACTION_TAG]}
+    # An older LiteLLM reads one list for both: there the row goes without the plugin's tag.
+    return (
+        {**kept, "tags": [*own, COMPACTION_TAG], _ROUTING_TAGS: tuple(own)} if _ROUTING_TAGS else {**kept, "tags": own}
+    )
 
 
 def _copied(value: object) -> object:
@@ -134,7 +148,7 @@ class RouterSummarizer:
         return {"model_group_retry_policy": {**policies, self._group: own}}
 
     def _inner_metadata(self) -> dict[str, Any]:
-        return inner_metadata(self._metadata, tagged=not self._router.enable_tag_filtering)
+        return inner_metadata(self._metadata, routes_by_tags=bool(self._router.enable_tag_filtering))
 
     def _classed(self, error: Exception, messages: list[dict[str, Any]], parameters: Mapping[str, Any]) -> Exception:
         """What an error means to the engine; the host's own where it means nothing."""

@@ -10,7 +10,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 import httpx
+from litellm.types.llms.openai import ResponseAPIUsage
 
+from litellm_compaction.compaction.answer import Usage
 from litellm_compaction.compaction.plan import select_user_messages
 from litellm_compaction.conversation.expansion import Expansion, Opened, expand_items
 from litellm_compaction.conversation.items import RawItem, classify_items
@@ -38,6 +40,7 @@ from litellm_compaction.gateway.responses import (
     write_response,
 )
 from litellm_compaction.gateway.runner import Runner, write_key
+from litellm_compaction.gateway.usage import add_usage
 from litellm_compaction.settings import Settings
 
 _NOTE: Final = (
@@ -74,8 +77,9 @@ def expand_input(
     return expand_items(items, open_one, settings.summary_role, chained=chained, keep_open=keep_open)
 
 
-async def with_error_event(pending: Pending, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """The events of a compaction, an `error` event before the `response.failed` that LiteLLM writes.
+async def finish_events(pending: Pending, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The events of a compaction, its usage in the last one, an `error` event before the `response.failed` that LiteLLM
+    writes.
 
     LiteLLM turns either event of a backend into an exception and only then writes its own `response.failed`.
     """
@@ -83,7 +87,7 @@ async def with_error_event(pending: Pending, events: AsyncIterator[Any]) -> Asyn
     try:
         async for event in events:
             number = max(number, getattr(event, "sequence_number", number))
-            yield event
+            yield _with_usage(pending, event)
     except Exception:
         if pending.late_error is not None:
             yield ErrorEvent(type="error", sequence_number=number + 1, error=pending.late_error.body())
@@ -93,14 +97,14 @@ async def with_error_event(pending: Pending, events: AsyncIterator[Any]) -> Asyn
 def strip_body(pending: Pending, response: Any) -> Any:
     """The answer without the null keys LiteLLM adds: items as they were written, /responses/compact with its five keys.
 
-    A trigger's answer stays LiteLLM's object, which hooks listed later expect. LiteLLM writes its routing into the id
-    of a compact answer; the plugin's own id takes its place, since nothing can be looked up under either.
+    A trigger's answer stays an object of LiteLLM's, which hooks listed later expect. LiteLLM writes its routing into
+    the id of a compact answer; the plugin's own id takes its place, since nothing can be looked up under either.
     """
     output: Final = [_without_nulls(item) for item in response.model_dump(mode="json")["output"]]
+    spent: Final = _usage_of(pending, response) or response.usage
     if pending.origin == "trigger":
-        response.output = output
-        return response
-    usage: Final = _without_nulls(response.usage.model_dump(mode="json"))
+        return response.model_copy(update={"output": output, "usage": spent})
+    usage: Final = _without_nulls(spent.model_dump(mode="json"))
     created_at: Final = int(response.created_at)
     frame_id: Final = pending.frame.response_id
     return {
@@ -110,6 +114,22 @@ def strip_body(pending: Pending, response: Any) -> Any:
         "output": output,
         "usage": usage,
     }
+
+
+def _with_usage(pending: Pending, event: Any) -> Any:
+    response: Final[Any] = getattr(event, "response", None)
+    usage: Final = _usage_of(pending, response)
+    if usage is None:
+        return event
+    # Copies: LiteLLM books the tokens of the object it has.
+    return event.model_copy(update={"response": response.model_copy(update={"usage": usage})})
+
+
+def _usage_of(pending: Pending, response: Any) -> ResponseAPIUsage | None:
+    """The usage to put into an answer, None where it is in there or there is none yet."""
+    if not pending.adds_usage or pending.result is None or getattr(response, "usage", None) is None:
+        return None
+    return add_usage(response.usage, pending.result.usage)
 
 
 def _without_nulls(value: Any) -> Any:
@@ -161,9 +181,10 @@ class Service:
             return EventTransport(replay_events(events))
         if pending.origin == "compact":
             messages: Final = await asyncio.to_thread(self._user_messages, result)
-            return JsonTransport(write_compact_body(self._frame, messages, result.content, result.usage, ended))
+            return JsonTransport(write_compact_body(self._frame, messages, result.content, self._usage(result), ended))
         item: Final = write_item(self._frame, result.content)
-        body: Final = write_response(self._frame, "completed", output=[item], usage=result.usage, completed_at=ended)
+        usage: Final = self._usage(result)
+        body: Final = write_response(self._frame, "completed", output=[item], usage=usage, completed_at=ended)
         return JsonTransport(body)
 
     def _user_messages(self, result: Result) -> list[RawItem]:
@@ -175,7 +196,8 @@ class Service:
         writer: Final = EventWriter(self._frame)
 
         async def closing() -> Iterable[Event]:
-            return self._end(writer, await flight.task)
+            self._pending.result = await flight.task
+            return self._end(writer, self._pending.result)
 
         return stream_events(writer, flight.task, closing, self._late_error, leave)
 
@@ -184,4 +206,7 @@ class Service:
         return self._pending.late_error
 
     def _end(self, writer: EventWriter, result: Result) -> list[Event]:
-        return list(writer.closing(result.content, result.usage, int(time.time())))
+        return list(writer.closing(result.content, self._usage(result), int(time.time())))
+
+    def _usage(self, result: Result) -> Usage:
+        return Usage() if self._pending.adds_usage else result.usage

@@ -38,6 +38,7 @@ from litellm_compaction.conversation.items import Kind, RawItem, classify_items,
 from litellm_compaction.conversation.measure import Measured
 from litellm_compaction.envelope.sealing import open_item
 from litellm_compaction.errors import CompactionError
+from litellm_compaction.gateway.access import Writers
 from litellm_compaction.gateway.budgets import Budgets, GroupBudget
 from litellm_compaction.gateway.counting import RequestCounter
 from litellm_compaction.gateway.flights import Flights, Result
@@ -48,6 +49,7 @@ from litellm_compaction.gateway.router import current_router
 from litellm_compaction.gateway.runner import Runner, seal, write_key
 from litellm_compaction.gateway.service import expand_input
 from litellm_compaction.gateway.turn import Turn
+from litellm_compaction.settings import Settings
 
 # A result above this share of what was there is no gain that is worth an item.
 _CLEARLY_SMALLER: Final = 0.9
@@ -91,12 +93,14 @@ class Thresholds:
         flights: Flights,
         prefixes: Prefixes,
         counter: RequestCounter,
+        writers: Writers,
     ) -> None:
         self._operator: Final = operator
         self._budgets: Final = budgets
         self._flights: Final = flights
         self._prefixes: Final = prefixes
         self._counter: Final = counter
+        self._writers: Final = writers
         self._told: Final[TTLCache[tuple[str, str], bool]] = TTLCache(_TOLD_GROUPS, _TOLD_SECONDS)
 
     async def apply(self, turn: Turn, group: str, body: dict[str, Any], metadata: Mapping[str, Any]) -> None:
@@ -107,7 +111,7 @@ class Thresholds:
         # A retry, or a fallback to another group: what held for the one before does not.
         turn.result, turn.failure, turn.origin = None, None, None
         try:
-            case: Final = await self._case(turn, group, body)
+            case: Final = await self._case(turn, group, body, metadata)
             compacted: Final = None if case is None else await self._compact(case, metadata)
         except Exception as error:  # noqa: BLE001  # whatever went wrong: a request that fits is served all the same
             turn.failure = error
@@ -120,7 +124,7 @@ class Thresholds:
         turn.result, turn.origin = compacted.result, _origin(turn)
         turn.writer = case.pending.shown_writer
 
-    async def _case(self, turn: Turn, group: str, body: Mapping[str, Any]) -> _Case | None:
+    async def _case(self, turn: Turn, group: str, body: Mapping[str, Any], metadata: Mapping[str, Any]) -> _Case | None:
         """The request with what is needed to compact it; None if it is not over, or cannot be compacted."""
         router: Final = current_router()
         # With a stored chain the input is only the end of the conversation.
@@ -147,20 +151,26 @@ class Thresholds:
             return None
         # Over the window, and not over a threshold beyond it: the result has to fit the window.
         target: Final = limit if held.budget is None else min(limit, held.budget.input)
-        pending: Final = self._pending(turn, group, held, items, target)
+        writer: Final = await self._writers.choose(router, group, held.settings, metadata.get("user_api_key_auth"))
+        pending: Final = self._pending(turn, group, held, items, target, writer)
         return _Case(turn, held, pending, body, items, pending.expansion.summaries, count.tokens, target, room, fits)
 
-    def _pending(self, turn: Turn, group: str, held: GroupBudget, items: list[RawItem], limit: int) -> Pending:
-        writer: Final = held.settings.summary_model
-        settings: Final = held.settings
+    def _pending(
+        self,
+        turn: Turn,
+        group: str,
+        held: GroupBudget,
+        items: list[RawItem],
+        limit: int,
+        writer: tuple[str, Settings],
+    ) -> Pending:
         pending: Final = Pending(
             origin=_origin(turn),
             stream=False,
             model=group,
-            settings=settings,
-            writer_settings=settings
-            if writer is None
-            else self._operator.resolve(current_router(), writer, turn.caller.team)[0],
+            settings=held.settings,
+            writer_model=writer[0],
+            writer_settings=writer[1],
             ring=self._operator.ring,
             caller=turn.caller,
             expansion=turn.expansion or Expansion(items, ()),

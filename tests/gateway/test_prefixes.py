@@ -29,6 +29,7 @@ def pending(**changes: Any) -> Pending:
         stream=False,
         model="m",
         settings=settings,
+        writer_model="m",
         writer_settings=settings,
         ring=RING,
         caller=Caller("k", "t", "u"),

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import litellm
 import pytest
+from litellm.proxy._types import UserAPIKeyAuth
 from litellm.router import Router
 from litellm.types.router import RetryPolicy
 
@@ -84,11 +85,11 @@ async def test_inner_call_is_the_callers() -> None:
     }
 
 
-async def test_own_tag_is_left_away_under_tag_filtering() -> None:
-    """With tag filtering LiteLLM would look for deployments of that tag."""
+async def test_own_tag_routes_nothing_under_tag_filtering() -> None:
+    """With tag filtering LiteLLM would look for deployments of that tag; it is given the request's own for that."""
     router = FakeRouter(body(), tag_filtering=True)
     await ask(router)
-    assert router.asked["metadata"]["tags"] == []
+    assert router.asked["metadata"] == {"tags": ["compaction"], "_routing_request_tags": ()}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,22 @@ def test_inner_metadata_keeps_who_pays_and_nothing_of_the_routing() -> None:
     inner = inner_metadata(METADATA)
     assert set(inner) == kept | {"spend_logs_metadata", "tags"}
     assert inner["tags"] == ["mine", "compaction"]
-    assert inner_metadata(METADATA, tagged=False)["tags"] == ["mine"]
+
+
+def test_the_plugins_tag_is_booked_and_routes_nothing() -> None:
+    """Where LiteLLM routes by tags it is given the request's own ones for that."""
+    inner = inner_metadata(METADATA, routes_by_tags=True)
+    assert (inner["tags"], inner["_routing_request_tags"]) == (["mine", "compaction"], ("mine",))
+
+
+def test_the_outer_requests_reservation_is_not_settled_by_an_inner_call() -> None:
+    """What LiteLLM has set aside of a budget stays with the outer request, wherever it stands."""
+    auth = UserAPIKeyAuth(api_key="hash", budget_reservation={"reserved_cost": 1.0})
+    inner = inner_metadata({"user_api_key_auth": auth, "user_api_key_budget_reservation": {"reserved_cost": 1.0}})
+    assert set(inner) == {"user_api_key_auth", "tags"}
+    assert inner["user_api_key_auth"].budget_reservation is None
+    assert inner["user_api_key_auth"].token == auth.token
+    assert auth.budget_reservation == {"reserved_cost": 1.0}
 
 
 def test_inner_metadata_is_a_copy() -> None:

@@ -32,6 +32,7 @@ def request(**members: Any) -> Pending:
         "stream": False,
         "model": "group",
         "settings": make(),
+        "writer_model": "group",
         "writer_settings": make(),
         "ring": KeyRing(["secret"]),
         "caller": Caller("key", "team", "user"),

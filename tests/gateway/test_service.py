@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from litellm.types.llms.openai import ResponseAPIUsage, ResponsesAPIResponse
 
 from litellm_compaction.compaction.answer import Usage
 from litellm_compaction.conversation.expansion import Expansion
@@ -18,7 +19,7 @@ from litellm_compaction.gateway.flights import Result
 from litellm_compaction.gateway.operator import Mode
 from litellm_compaction.gateway.pending import Pending, new_frame
 from litellm_compaction.gateway.responses import Frame
-from litellm_compaction.gateway.service import expand_input, strip_body, with_error_event
+from litellm_compaction.gateway.service import expand_input, finish_events, strip_body
 from litellm_compaction.settings import Settings
 from tests.support.bodies import assistant, user
 
@@ -91,12 +92,18 @@ def test_summary_role_is_the_operators() -> None:
     assert expansion.items[0]["role"] == "developer"
 
 
-def pending(origin: Any = "trigger", settings: Settings | None = None, expansion: Expansion | None = None) -> Pending:
+def pending(
+    origin: Any = "trigger",
+    settings: Settings | None = None,
+    expansion: Expansion | None = None,
+    writer: str = "routed",
+) -> Pending:
     return Pending(
         origin=origin,
         stream=False,
         model="routed",
         settings=settings or make(),
+        writer_model=writer,
         writer_settings=settings or make(),
         ring=RING,
         caller=RED,
@@ -135,8 +142,8 @@ def test_headers_before_and_after() -> None:
     ids=["same", "other"],
 )
 def test_who_writes(settings: Settings, writer: str, shown: str) -> None:
-    """The operator's summary model, else the one the client asked for."""
-    assert (pending(settings=settings).writer_model, pending(settings=settings).shown_writer) == (writer, shown)
+    """The group that writes is shown by its own name, the one the client asked for by the client's."""
+    assert pending(settings=settings, writer=writer).shown_writer == shown
 
 
 def test_final_input_finds_moved_summaries() -> None:
@@ -174,7 +181,7 @@ async def test_error_event_stands_before_the_failed_response(late: bool) -> None
     waiting.late_error = CompactionFailed("why.", 500) if late else None
     seen: list[Any] = []
     with pytest.raises(RuntimeError, match="LiteLLM's own"):  # noqa: PT012
-        async for event in with_error_event(waiting, broken_stream()):
+        async for event in finish_events(waiting, broken_stream()):
             seen.append(event)  # noqa: PERF401
     assert len(seen) == (4 if late else 3)
     if late:
@@ -193,15 +200,44 @@ class Body:
         return {key: value.model_dump(mode) if isinstance(value, Body) else value for key, value in vars(self).items()}
 
 
-OUTPUT = [{"type": "compaction", "id": "cmp_1", "encrypted_content": "x", "created_by": None}]
+OUTPUT: list[Any] = [{"type": "compaction", "id": "cmp_1", "encrypted_content": "x", "created_by": None}]
 CLEAN = [{"type": "compaction", "id": "cmp_1", "encrypted_content": "x"}]
 
 
-def test_trigger_answer_stays_litellms_object() -> None:
-    """Of a trigger's answer only the items lose the nulls that LiteLLM added."""
-    response = Body(output=OUTPUT, error=None)
-    assert strip_body(pending(), response) is response
-    assert (response.model_dump("json")["output"], response.model_dump("json")["error"]) == (CLEAN, None)
+def answered(usage: ResponseAPIUsage) -> ResponsesAPIResponse:
+    return ResponsesAPIResponse(id="resp_routed", created_at=7, output=OUTPUT, usage=usage, error=None)
+
+
+def test_trigger_answer_stays_an_object_of_litellms() -> None:
+    """Of a trigger's answer only the items lose the nulls that LiteLLM added, in a copy: LiteLLM logs its own."""
+    response = answered(ResponseAPIUsage(input_tokens=3, output_tokens=1, total_tokens=4))
+    body = strip_body(pending(), response)
+    assert isinstance(body, ResponsesAPIResponse)
+    assert body.output == CLEAN
+    assert body.model_copy(update={"output": response.output}) == response
+
+
+@pytest.mark.parametrize("origin", ["trigger", "compact"])
+def test_usage_is_put_in_on_the_way_out(origin: str) -> None:
+    """LiteLLM is told no tokens, it has booked the inferences already; the client is told what they took."""
+    booked = pending(origin)
+    booked.adds_usage = True
+    booked.result = Result(
+        item_id="cmp_1",
+        content="sealed",
+        usage=Usage(30, 4),
+        attempts=1,
+        dropped=0,
+        tokens_before=1,
+        tokens_after=1,
+        message_tokens=0,
+    )
+    response = answered(ResponseAPIUsage(input_tokens=0, output_tokens=0, total_tokens=0))
+    body = strip_body(booked, response)
+    usage = body["usage"] if isinstance(body, dict) else body.usage.model_dump()
+    assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (30, 4, 34)
+    assert response.usage is not None
+    assert response.usage.total_tokens == 0
 
 
 def test_compact_answer_has_its_five_members() -> None:
