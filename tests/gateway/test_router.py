@@ -89,7 +89,8 @@ async def test_own_tag_routes_nothing_under_tag_filtering() -> None:
     """With tag filtering LiteLLM would look for deployments of that tag; it is given the request's own for that."""
     router = FakeRouter(body(), tag_filtering=True)
     await ask(router)
-    assert router.asked["metadata"] == {"tags": ["compaction"], "_routing_request_tags": ()}
+    identity = {"user_api_key": "h"}
+    assert router.asked["metadata"] == identity | {"tags": ["compaction"], "_routing_request_tags": ()}
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,24 @@
-"""Keys and teams through LiteLLM's own checks: who may open an item, who may compact, and what a compaction takes."""
+"""Keys and teams through LiteLLM's own checks: who may open an item, and who may compact."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from tests.support.backend import Failure, Gated, ScriptedBackend, Summary, Text, request_text
+from tests.support.backend import ScriptedBackend, Summary, Text, request_text
 from tests.support.bodies import HISTORY, TRIGGER, Json, compact, user
 from tests.support.proxy import LiveProxy, base_config, running_proxy
 
-# Keys are sk-<team>-<user>; the user `deep` may use one model only, the user `one` may run one request at a time.
+# Keys are sk-<team>-<user>; the user `deep` may use one model only.
 AUTH = """
 from litellm.proxy._types import UserAPIKeyAuth
 
 async def auth(request, api_key):
     name = api_key.removeprefix("sk-")
     team, _, person = name.partition("-")
-    extra = {"models": ["deepseek"]} if person == "deep" else {"max_parallel_requests": 1} if person == "one" else {}
+    extra = {"models": ["deepseek"]} if person == "deep" else {}
     return UserAPIKeyAuth(api_key=f"hash-{name}", team_id=team or None, user_id=person or None, **extra)
 """
 DOORS = ["ordinary", "ordinary-streamed", "trigger", "trigger-streamed", "compact"]
@@ -87,52 +85,3 @@ def test_a_model_the_key_may_not_use(teams: LiveProxy, backend: ScriptedBackend,
     assert backend.requests == []
     backend.script(Summary("S1"))
     assert send(teams, door, HISTORY, "sk-red-deep").status_code == 200
-
-
-@pytest.mark.parametrize("door", ["trigger", "trigger-streamed", "compact"])
-def test_one_request_at_a_time_is_enough(teams: LiveProxy, backend: ScriptedBackend, door: str) -> None:
-    """With `max_parallel_requests: 1` a compaction does not wait for itself, and frees its slot however it ends."""
-    backend.script(Summary("S1"), Text("prose"), Text("prose"), Summary("S2"), Text("fine"))
-    for turn, expected in enumerate((200, 400, 200)):
-        longer = [*HISTORY, *(user(f"turn {number}") for number in range(turn))]
-        assert send(teams, door, longer, "sk-red-one").status_code == expected
-    assert send(teams, "ordinary", HISTORY, "sk-red-one").status_code == 200
-
-
-def test_refused_item_frees_the_slot(teams: LiveProxy, backend: ScriptedBackend) -> None:
-    """A refusal of an item takes no slot away from the key that got it."""
-    bad = {"type": "compaction", "encrypted_content": "gAAAAopaque"}
-    backend.script(Failure(429, {"message": "slow down"}), Text("fine"))
-    assert send(teams, "ordinary", [bad, user("a")], "sk-red-one").status_code == 400
-    assert send(teams, "trigger", HISTORY, "sk-red-one").status_code == 429
-    assert send(teams, "ordinary", HISTORY, "sk-red-one").status_code == 200
-
-
-def test_a_running_compaction_takes_the_slot(teams: LiveProxy, backend: ScriptedBackend) -> None:
-    """While its compaction runs, a key of one request at a time gets 429 for a second one: the limit is in force."""
-    gate = threading.Event()
-    backend.script(Gated(Summary("S1"), gate), Text("fine"))
-    body = {"model": "deepseek", "stream": True, "input": [*HISTORY, TRIGGER]}
-    with teams.client("sk-red-one") as client, client.stream("POST", "/v1/responses", json=body) as response:
-        lines = response.iter_lines()
-        next(lines)  # the stream has begun, the summary has not ended
-        refused = send(teams, "ordinary", HISTORY, "sk-red-one")
-        gate.set()
-        assert any("response.completed" in line for line in lines)
-    assert refused.status_code == 429, refused.text
-    assert send(teams, "ordinary", HISTORY, "sk-red-one").status_code == 200
-
-
-def test_a_client_that_goes_away_frees_the_slot(teams: LiveProxy, backend: ScriptedBackend) -> None:
-    """A client that hangs up during its compaction gets its slot back."""
-    gate = threading.Event()
-    backend.script(Gated(Summary("S1"), gate), Text("fine"))
-    body = {"model": "deepseek", "stream": True, "input": [*HISTORY, TRIGGER]}
-    with teams.client("sk-red-one") as client, client.stream("POST", "/v1/responses", json=body) as response:
-        next(response.iter_lines())
-    give_up_at = time.monotonic() + 20
-    while (status := send(teams, "ordinary", HISTORY, "sk-red-one").status_code) != 200:
-        assert status == 429
-        assert time.monotonic() < give_up_at, "the slot was never freed"
-        time.sleep(0.1)
-    gate.set()
