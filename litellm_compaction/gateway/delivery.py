@@ -47,13 +47,13 @@ def register_delivery_model() -> None:
     )
 
 
-def delivery_router_config(model: str) -> dict[str, Any]:
+def delivery_router_config() -> dict[str, Any]:
     """`user_config` of a request: a router of its own with one deployment, so that a failure of a compaction puts no
-    real deployment into cooldown and is never retried."""
+    real deployment into cooldown and is never retried. For every name: a hook listed later may choose another model."""
     return {
         "model_list": [
             {
-                "model_name": model,
+                "model_name": "*",
                 "litellm_params": {
                     "model": f"openai/{DELIVERY_MODEL}",
                     "api_base": _BASE_URL,

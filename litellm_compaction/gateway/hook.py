@@ -199,7 +199,7 @@ class CompactionHandler(CustomLogger):
             data.pop("stream", None)  # this door never streams; LiteLLM would try to read its answer as a stream
         data["input"] = expansion.items
         data["num_retries"] = 0
-        data["user_config"] = delivery_router_config(scene.group)
+        data["user_config"] = delivery_router_config()
         return data
 
     async def _expand(self, request: Request, scene: _Scene, *, chained: bool = False) -> Expansion:
@@ -239,8 +239,10 @@ class CompactionHandler(CustomLogger):
     async def _answer(self, pending: Pending, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Every pre-call hook has passed the request by now; the transcript is what they made of it."""
         pending.take_final_input(normalize_input(kwargs.get("input")))
+        metadata: Final = _metadata(kwargs)
+        await self._follow(pending, _group(kwargs), metadata.get("user_api_key_auth"))
         try:
-            transport: Final = await Service(pending, _metadata(kwargs), self._flights, self._budgets).deliver()
+            transport: Final = await Service(pending, metadata, self._flights, self._budgets).deliver()
         except Exception as error:
             pending.retry_after = retry_after_of(error)
             forget_router_words(error)
@@ -252,6 +254,14 @@ class CompactionHandler(CustomLogger):
         # With that every compaction looks alike to LiteLLM's response cache, which must never answer one.
         uncached: Final = {"no-cache": True, "no-store": True}
         return {**rest, "input": "compaction", "client": client_for(transport), "cache": uncached}
+
+    async def _follow(self, pending: Pending, group: str, auth: object) -> None:
+        """A hook listed later may have chosen another model, such as one that may see what a guardrail has found."""
+        if group and group != pending.model:
+            pending.model, pending.settings = group, self._resolve(group, pending.caller).settings
+            pending.was_moved = True
+            chosen: Final = await self._writers.choose(current_router(), group, pending.settings, auth)
+            pending.writer_model, pending.writer_settings = chosen
 
     async def _hold(self, turn: Turn, kwargs: dict[str, Any]) -> dict[str, Any]:
         if not turn.was_filtered:  # LiteLLM's older routing strategies, and a deployment asked for by its id
@@ -308,7 +318,7 @@ class CompactionHandler(CustomLogger):
         takes a slot of a deployment, which the summary's own call may need; it sees every retry and fallback."""
         turn: Final = (request_kwargs or {}).get(TURN_KEY)
         if request_kwargs is not None and isinstance(turn, Turn):
-            group: Final = model if request_kwargs.get("fallback_depth") else turn.group
+            group: Final = model if request_kwargs.get("fallback_depth") else _group(request_kwargs)
             await self._thresholds.apply(turn, group, request_kwargs, _metadata(request_kwargs))
             turn.was_filtered = True
         return healthy_deployments

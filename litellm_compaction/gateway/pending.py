@@ -29,6 +29,7 @@ class Pending:
     the client's body. `writer_model`: the group that writes the summary, aliases resolved, `writer_settings` its
     settings. `target`: tokens that the result has to stay under, where a threshold asked for it. `adds_usage`: whether
     a hook puts the usage into the answer, so that LiteLLM, which has booked the inferences, does not see it again.
+    `was_moved`: another hook has chosen a model that is not the one the client named.
     """
 
     origin: Origin
@@ -46,6 +47,7 @@ class Pending:
     client_members: frozenset[str] = frozenset()
     target: int | None = None
     adds_usage: bool = False
+    was_moved: bool = False
     result: Result | None = None
     retry_after: str | None = None
     late_error: CompactionError | None = None
@@ -53,7 +55,8 @@ class Pending:
     @property
     def shown_writer(self) -> str:
         """The group that writes the summary as the client knows it."""
-        return self.frame.model if self.writer_model == self.model else self.writer_model
+        named: Final = self.writer_model == self.model and not self.was_moved
+        return self.frame.model if named else self.writer_model
 
     @property
     def identity(self) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.backend import Failure, ScriptedBackend, Summary, Text, is_summary_request, request_text
 from tests.support.bodies import HISTORY, TRIGGER, Json, assistant, user
-from tests.support.proxy import LiveProxy, base_config, running_proxy
+from tests.support.proxy import MASTER_KEY, LiveProxy, base_config, running_proxy
 
 # A key is sk-<team>-<what it may>; `main` names a writer that not everybody may use.
 AUTH = """
@@ -206,3 +206,34 @@ def test_a_guardrail_sees_what_an_item_holds(gateway: LiveProxy, backend: Script
         refused = gateway.post("/v1/responses", body, "sk-red-all")
         assert (refused.status_code, BLOCKED in refused.text) == (400, True)
     assert len(backend.requests) == 1
+
+
+REROUTES = """
+from litellm.integrations.custom_logger import CustomLogger
+
+class Reroutes(CustomLogger):
+    async def async_pre_call_hook(self, user_api_key_dict, cache, data, call_type):
+        data["model"] = "writer"
+        return data
+
+reroutes = Reroutes()
+"""
+
+
+def test_a_hook_that_chooses_another_model_is_followed(
+    shared_backend: ScriptedBackend, backend: ScriptedBackend
+) -> None:
+    """Where a hook listed later sends the request to another model, its summary is written there and nowhere else."""
+    config = base_config(shared_backend.url)
+    small = {"context": 50_000, "output": 4_000}
+    config["model_list"] = [
+        model("main", shared_backend, "main-model", compaction=small),
+        model("writer", shared_backend, "writer-model", compaction=small),
+    ]
+    config["litellm_settings"]["callbacks"] += ["reroutes.reroutes"]
+    with running_proxy(config, {"reroutes.py": REROUTES}) as proxy:
+        answer_all(backend)
+        for door in DOORS:
+            response = send(proxy, door, [*HISTORY, user(door)], MASTER_KEY)
+            assert (response.status_code, response.headers["x-litellm-compaction-model"]) == (200, "writer")
+    assert {body["model"] for body in backend.requests} == {"writer-model"}
