@@ -14,12 +14,14 @@ from litellm_compaction.gateway.counting import RequestCounter
 from litellm_compaction.gateway.errors import StreamRefused
 from litellm_compaction.gateway.flights import Result
 from litellm_compaction.gateway.overflows import Overflows
-from litellm_compaction.gateway.responses import ErrorEvent
+from litellm_compaction.gateway.responses import ErrorEvent, write_item
 from litellm_compaction.gateway.turn import Turn
 from litellm_compaction.gateway.usage import add_usage
 
 _OPENING: Final = frozenset({"response.created", "response.queued", "response.in_progress"})
 _TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+# What announces the item, and moves the numbers of all events behind it.
+_ITEM_EVENTS: Final = ("added", "done")
 _ANSWERED: Final = frozenset({"completed", "incomplete"})
 
 
@@ -48,7 +50,7 @@ class Answers:
                 changes["usage"] = counted
         if turn.result is not None:
             usage: Final = changes.get("usage", response.usage)
-            changes["output"] = [_item(turn.result), *response.output]
+            changes["output"] = [write_item(turn.result.item_id, turn.result.content), *response.output]
             if usage is not None:
                 changes["usage"] = add_usage(usage, turn.result.usage)
         # A copy: LiteLLM books the cost of the object it has, and the compaction's inferences are booked already.
@@ -113,16 +115,11 @@ def _plain(item: Any) -> Mapping[str, Any]:
     return item if isinstance(item, Mapping) else item.model_dump(exclude_none=True)
 
 
-def _item(result: Result) -> dict[str, str]:
-    return {"id": result.item_id, "type": "compaction", "encrypted_content": result.content}
-
-
 def _item_events(result: Result, number: int) -> Sequence[ItemEvent]:
+    item: Final = write_item(result.item_id, result.content)
     return [
-        ItemEvent(
-            type=f"response.output_item.{what}", sequence_number=number + place, output_index=0, item=_item(result)
-        )
-        for place, what in enumerate(("added", "done"))
+        ItemEvent(type=f"response.output_item.{what}", sequence_number=number + place, output_index=0, item=item)
+        for place, what in enumerate(_ITEM_EVENTS)
     ]
 
 
@@ -131,10 +128,10 @@ def _shifted(event: Any) -> Any:
     index, number = getattr(event, "output_index", None), getattr(event, "sequence_number", None)
     changes: Final = {
         **({} if index is None else {"output_index": index + 1}),
-        **({} if number is None else {"sequence_number": number + 2}),
+        **({} if number is None else {"sequence_number": number + len(_ITEM_EVENTS)}),
     }
     return event.model_copy(update=changes) if changes else event
 
 
 def _shift(number: int, item_number: int | None) -> int:
-    return number if item_number is None else number + 2
+    return number if item_number is None else number + len(_ITEM_EVENTS)

@@ -89,12 +89,6 @@ class RequestCounter:
         """The backend of `group` reported so many tokens of input for exactly this request."""
         self._anchors.remember(group, measured.fixed, measured.items, input_tokens)
 
-    async def exact_text(self, text: str) -> int:
-        """Tokens of a text of which there is no piece, such as an answer's."""
-        piece: Final = Piece((text,), 0)
-        counted: Final = await self._encode([piece])
-        return counted[piece.key]
-
     async def _exact(self, pieces: Sequence[Piece]) -> int:
         known, missing = self._cache.count(pieces)
         if not missing:

@@ -25,8 +25,8 @@ class Frame:
     created_at: int
 
 
-def write_item(frame: Frame, content: str) -> dict[str, Any]:
-    return {"id": frame.item_id, "type": "compaction", "encrypted_content": content}
+def write_item(item_id: str, content: str) -> dict[str, str]:
+    return {"id": item_id, "type": "compaction", "encrypted_content": content}
 
 
 def write_usage(usage: Usage) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def write_compact_body(
         "id": frame.response_id,
         "object": "response.compaction",
         "created_at": created_at,
-        "output": [*messages, write_item(frame, content)],
+        "output": [*messages, write_item(frame.item_id, content)],
         "usage": write_usage(usage),
     }
 
@@ -128,13 +128,13 @@ class EventWriter:
         yield self._event("response.in_progress", response=started)
 
     def added(self, content: str) -> Event:
-        return self._event("response.output_item.added", output_index=0, item=write_item(self._frame, content))
+        return self._event("response.output_item.added", output_index=0, item=write_item(self._frame.item_id, content))
 
     def compacting(self) -> Event:
         return self._event("response.compaction.compacting", item_id=self._frame.item_id, output_index=0)
 
     def closing(self, content: str, usage: Usage, completed_at: int) -> Iterator[Event]:
-        item: Final = write_item(self._frame, content)
+        item: Final = write_item(self._frame.item_id, content)
         yield self._event("response.output_item.done", output_index=0, item=item)
         completed: Final = write_response(
             self._frame, "completed", output=[item], usage=usage, completed_at=completed_at

@@ -182,7 +182,7 @@ class Service:
         if pending.origin == "compact":
             messages: Final = await asyncio.to_thread(self._user_messages, result)
             return JsonTransport(write_compact_body(self._frame, messages, result.content, self._usage(result), ended))
-        item: Final = write_item(self._frame, result.content)
+        item: Final = write_item(self._frame.item_id, result.content)
         usage: Final = self._usage(result)
         body: Final = write_response(self._frame, "completed", output=[item], usage=usage, completed_at=ended)
         return JsonTransport(body)

@@ -33,7 +33,7 @@ USAGE_BODY = {
 
 def test_item() -> None:
     """The item has exactly its three members."""
-    assert write_item(FRAME, "sealed") == ITEM
+    assert write_item(FRAME.item_id, "sealed") == ITEM
 
 
 def test_usage() -> None:
