@@ -39,6 +39,9 @@ class Settings(BaseModel):
     )
     mode: Literal["auto", "own", "native"] = Field("auto", description="Who compacts: this plugin or the backend.")
     max_attempts: Annotated[StrictInt, Field(ge=1, le=10)] = Field(3, description="Inferences per compaction at most.")
+    count_retries: StrictBool = Field(
+        default=False, description="Whether LiteLLM's own retries and fallbacks count against `max_attempts`."
+    )
     trim_fraction: Annotated[float, Field(strict=True, gt=0, lt=1)] = Field(
         0.2, description="Share dropped after an overflow."
     )

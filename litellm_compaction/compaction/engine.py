@@ -22,15 +22,15 @@
 | any    | any other rate limit                         | its error, unchanged                                       |
 | any    | backend refuses the form of the request      | the same state in the next style (no inference)            |
 | any    | backend refuses the last style               | its error, unchanged                                       |
+| any    | a smaller window would answer instead        | plan, everything not yet summarised, for that window       |
 | any    | backend down or broken                       | CompactionFailed                                           |
 | any    | any other error                              | that error, unchanged                                      |
 | any    | deadline                                     | CompactionTimeout                                          |
 
-Inferences are what a model answered or refused for its length. All rows but those of `plan` hold for each window, which
-may take `max_attempts` of them: the first,
-one after an overflow, one to repair. Styles are tool call, JSON schema, JSON in the text. A repair asks for a JSON
-schema where the first answer held no tool call at all: some servers accept a forced `tool_choice` and ignore it, and
-enforce a schema.
+Inferences are what a model answered or refused for its length; where `tries` are counted, whatever was sent. All rows
+but those of `plan` hold for each window, which may take `max_attempts` of them: the first, one after an overflow, one
+to repair. Styles are tool call, JSON schema, JSON in the text. A repair asks for a JSON schema where the first answer
+held no tool call at all: some servers accept a forced `tool_choice` and ignore it, and enforce a schema.
 """
 
 from __future__ import annotations
@@ -45,7 +45,14 @@ from litellm_compaction.budget.limits import min_known
 from litellm_compaction.compaction.answer import Answer, InvalidAnswer, Reply, Usage, read_answer
 from litellm_compaction.compaction.policy import SPARE_TOKENS, Policy, fixed_tokens, learned_room, shown_context
 from litellm_compaction.compaction.prompt import Briefing, Style, next_style, write_messages, write_parameters
-from litellm_compaction.compaction.summarizer import BackendFailed, Overflow, RateLimited, StyleRefused, Summarizer
+from litellm_compaction.compaction.summarizer import (
+    BackendFailed,
+    Overflow,
+    RateLimited,
+    SmallerWindow,
+    StyleRefused,
+    Summarizer,
+)
 from litellm_compaction.compaction.trim import Cut, DoesNotFit, Unit, cut_by, cut_to, fold_window
 from litellm_compaction.conversation.transcript import count_block, summary_block, write_blocks
 from litellm_compaction.errors import CompactionFailed, CompactionTimeout
@@ -116,6 +123,8 @@ class _Run:
         self._ends: Final = ends
         self._room = policy.room
         self._style = policy.first_style
+        self._images = policy.images
+        self._attempts = 0  # of the window on its way
         self._application: Final = context
         self._context = shown_context(context, self._room, policy)
         self._fixed = fixed_tokens(policy, self._context)
@@ -131,14 +140,27 @@ class _Run:
         while True:
             windows += 1
             before = () if answer is None else (self._carried(answer.summary),)
+            whole, noted = rest, (self._left_out, self._shortened)
             # In a thread: to shorten megabytes takes seconds.
             window, rest = await asyncio.to_thread(self._plan, rest, before, self._policy.max_passes - windows + 1)
             part = windows if rest or windows > 1 else 0
-            answer = await self._ask(before, window, shown, part, last=not rest)
+            try:
+                answer = await self._ask(before, window, shown, part, last=not rest)
+            except SmallerWindow as smaller:
+                self._move_to(smaller)
+                windows, rest, (self._left_out, self._shortened) = windows - 1, whole, noted
+                continue
+            self._attempts = 0
             shown |= _refs(window) - self._left_out
             retain.update(dict.fromkeys(answer.retain))
             if not rest:
                 return Summary(answer.summary, tuple(retain), self._left_out, self._shortened, windows)
+
+    def _move_to(self, smaller: SmallerWindow) -> None:
+        """Go on for the window of another model."""
+        self._room, self._style, self._images = smaller.room, smaller.first_style, smaller.images
+        self._context = shown_context(self._application, self._room, self._policy)
+        self._fixed = fixed_tokens(self._policy, self._context)
 
     def _carried(self, summary: str) -> Unit:
         block: Final = summary_block(summary)
@@ -184,7 +206,6 @@ class _Run:
     ) -> Answer:
         """A checked answer for one window: the first inference, one after an overflow, one to repair. `shown`: refs of
         the windows before, which the answer may name too."""
-        attempts = 0
         trimmed = repaired = False
         problem: str | None = None
         while True:
@@ -197,17 +218,15 @@ class _Run:
                 self._style = following
                 continue
             except Overflow as overflow:
-                attempts += 1
-                if trimmed or attempts >= self._policy.max_attempts:
+                if trimmed or self._attempts >= self._policy.max_attempts:
                     reason = f"the transcript does not fit the summarising model's window ({overflow})."
                     raise CompactionFailed(reason, self._policy.failure_status) from None
                 window, trimmed = await asyncio.to_thread(self._trim, window, before, overflow), True
                 continue
-            attempts += 1
             try:
                 return self._checked(read_answer(reply, shown | _refs(window)))
             except InvalidAnswer as invalid:
-                if repaired or attempts >= self._policy.max_attempts:
+                if repaired or self._attempts >= self._policy.max_attempts:
                     tried = self._account.attempts
                     reason = f"the model gave no valid summary in {tried} attempt{'s' * (tried > 1)}; {invalid}"
                     raise CompactionFailed(reason, self._policy.failure_status) from None
@@ -234,26 +253,51 @@ class _Run:
         messages: Final = await asyncio.to_thread(self._write, units, briefing)
         waits = 0
         while True:
+            self._allow_tries()
             try:
                 reply = await self._summarizer(messages, write_parameters(briefing.style, self._room.answer))
             except RateLimited as limited:
+                self._count_tries()
                 seconds = max(limited.seconds, _BACKOFF[min(waits, len(_BACKOFF) - 1)])
-                if asyncio.get_running_loop().time() + seconds >= self._ends:
+                if asyncio.get_running_loop().time() + seconds >= self._ends or self._is_spent():
                     raise limited.cause from None
                 waits += 1
                 await self._policy.sleep(seconds)
                 continue
             except Overflow:
-                self._account.attempts += 1
+                self._count_tries(at_least=1)
                 raise
-            self._account.attempts += 1
+            except StyleRefused as refused:
+                self._count_tries()
+                if self._is_spent():
+                    raise refused.cause from None
+                raise
+            except Exception:
+                self._count_tries()
+                raise
+            self._count_tries(at_least=1)
             self._account.usage += reply.usage
             self._notice_cut(reply, sum(unit.tokens for unit in units))
             return reply
 
+    def _allow_tries(self) -> None:
+        """What the summarizer may send by itself, where that counts."""
+        tries: Final = self._policy.tries
+        if tries is not None:
+            tries.most, tries.taken = max(0, self._policy.max_attempts - self._attempts), 0
+
+    def _count_tries(self, at_least: int = 0) -> None:
+        """One inference that was answered, or all that were sent, whichever the policy counts."""
+        taken: Final = at_least if self._policy.tries is None else max(at_least, self._policy.tries.taken)
+        self._attempts += taken
+        self._account.attempts += taken
+
+    def _is_spent(self) -> bool:
+        return self._policy.tries is not None and self._attempts >= self._policy.max_attempts
+
     def _write(self, units: Sequence[Unit], briefing: Briefing) -> list[dict[str, Any]]:
         blocks: Final = sorted((block for unit in units for block in unit.blocks), key=lambda block: block.ref)
-        return write_messages(write_blocks(blocks, briefing.mark, images=self._policy.images), briefing)
+        return write_messages(write_blocks(blocks, briefing.mark, images=self._images), briefing)
 
     def _notice_cut(self, reply: Reply, shown: int) -> None:
         """Whether the backend read far less than it was sent. Raises Overflow where it is known to do that."""

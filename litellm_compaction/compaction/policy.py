@@ -11,7 +11,7 @@ from typing import Final, Literal
 from litellm_compaction.budget.counting import Counter, estimate_tokens
 from litellm_compaction.budget.limits import ModelLimits, Room, min_known
 from litellm_compaction.compaction.prompt import Briefing, Style, write_messages, write_parameters
-from litellm_compaction.compaction.summarizer import Overflow
+from litellm_compaction.compaction.summarizer import Overflow, Tries
 from litellm_compaction.conversation.shorten import shorten_text
 from litellm_compaction.conversation.transcript import SAMPLE_MARK
 
@@ -25,7 +25,8 @@ class Policy:
 
     `mark` makes a fence for the transcript, new for each inference. `room` is what a request may take, `count_error`
     the share by which `count` may fall short. `truncates`: the backend cuts prompts without a word. `started_at`: when
-    the deadline began, in the event loop's seconds; None: now. `learn` is told of each overflow.
+    the deadline began, in the event loop's seconds; None: now. `learn` is told of each overflow. `tries`: shared with
+    the summarizer where its own repetitions count as attempts; None where they don't.
     """
 
     instructions: str
@@ -43,6 +44,7 @@ class Policy:
     first_style: Style = Style.TOOL
     images: bool = True
     truncates: bool = False
+    tries: Tries | None = None
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     learn: Callable[[Overflow], None] = lambda _: None
 

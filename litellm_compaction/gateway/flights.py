@@ -45,7 +45,8 @@ _CLAIM_SECONDS, _RENEW_SECONDS, _POLL_SECONDS = 30.0, 10.0, 0.25
 
 class Result(BaseModel):
     """A finished compaction as every client that asked for it gets it. Numbers as in the headers; `message_tokens` is
-    what user messages beside the item may have, `degraded` says that no model's summary is in it."""
+    what user messages beside the item may have, `degraded` says that no model's summary is in it, `writer` names the
+    group that LiteLLM fell back to."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -58,11 +59,12 @@ class Result(BaseModel):
     tokens_after: int
     message_tokens: int
     degraded: bool = False
+    writer: str | None = None
 
     def headers(self, writer: str) -> dict[str, str]:
         """What a client is told of it; `writer`: the group that wrote the summary, as the client knows it."""
         return {
-            "x-litellm-compaction-model": "ledger" if self.degraded else writer,
+            "x-litellm-compaction-model": "ledger" if self.degraded else self.writer or writer,
             "x-litellm-compaction-attempts": str(self.attempts),
             "x-litellm-compaction-dropped": str(self.dropped),
             "x-litellm-compaction-tokens-before": str(self.tokens_before),

@@ -45,6 +45,7 @@ from litellm_compaction.gateway.errors import (
 )
 from litellm_compaction.gateway.flights import Flights
 from litellm_compaction.gateway.guardrails import cover_compact_door
+from litellm_compaction.gateway.inference import INFERENCE_KEY, Inference
 from litellm_compaction.gateway.listing import Listing
 from litellm_compaction.gateway.operator import Mode, Operator
 from litellm_compaction.gateway.overflows import Overflows
@@ -222,6 +223,9 @@ class CompactionHandler(CustomLogger):
         """Answer a marked compaction; keep triggers and items of other ways in from being dropped silently."""
         name: Final = "" if call_type is None else call_type.value
         pending, turn = kwargs.pop(PENDING_KEY, None), kwargs.pop(TURN_KEY, None)
+        inference: Final = kwargs.pop(INFERENCE_KEY, None)
+        if isinstance(inference, Inference):
+            return await inference.admit(_group(kwargs), kwargs)
         if not isinstance(pending, Pending) and name not in ALL_CALLS:
             return None
         try:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import litellm
 from litellm.types.router import RetryPolicy
 
 from litellm_compaction.budget.counting import estimate_tokens
+from litellm_compaction.budget.limits import Room
 from litellm_compaction.budget.overflow import Refusal, read_overflow
 from litellm_compaction.compaction.answer import Reply, Usage
-from litellm_compaction.compaction.summarizer import BackendFailed, Overflow, RateLimited, StyleRefused
+from litellm_compaction.compaction.summarizer import (
+    BackendFailed,
+    Overflow,
+    RateLimited,
+    SmallerWindow,
+    StyleRefused,
+    Tries,
+)
 from litellm_compaction.gateway.errors import read_seconds, retry_after_of, without_router_words
+from litellm_compaction.gateway.inference import INFERENCE_KEY, Inference, real_error
 
 if TYPE_CHECKING:
     from litellm.router import Router
@@ -98,24 +109,71 @@ def _copied(value: object) -> object:
     return copy.deepcopy(value) if isinstance(value, dict | list) else value
 
 
+class Windows(Protocol):
+    """What the groups have room for that LiteLLM may fall back to."""
+
+    def room(self, group: str) -> Room:
+        """What a request to the group may take."""
+
+    def smaller(self, group: str) -> SmallerWindow:
+        """The same as the reason to plan again."""
+
+    def count(self, messages: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> int:
+        """Tokens of a request, of pictures what all plans take for one."""
+
+
 class RouterSummarizer:
     """One inference through LiteLLM's router: its retries, fallbacks, load balancing and cooldowns apply."""
 
-    def __init__(self, router: Router, group: str, metadata: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        router: Router,
+        group: str,
+        metadata: Mapping[str, Any],
+        extra: Mapping[str, Any],
+        windows: Windows | None = None,
+        tries: Tries | None = None,
+    ) -> None:
+        """`windows` tells what other groups have room for, None: nobody knows; `tries`: where LiteLLM's own count."""
         self._router: Final = router
         self._group: Final = group
         self._metadata: Final = metadata
         self._extra: Final = extra
+        self._windows: Final = windows
+        self._tries: Final = tries
+        # The group that answered last, after LiteLLM's fallbacks.
+        self.answered = group
 
     async def __call__(self, messages: list[dict[str, Any]], parameters: dict[str, Any]) -> Reply:
+        inference: Final = Inference(
+            group=self._group,
+            most=None if self._tries is None else self._tries.most,
+            room_of=self._room_of,
+            count=functools.partial(self._count, messages, parameters),
+        )
         try:
-            response: Final = await self._complete(messages, parameters)
+            response: Final = await self._complete(messages, parameters, inference)
         except Exception as error:
-            raise self._classed(error, messages, parameters) from error
+            real: Final = real_error(error)
+            classed: Final = self._classed(real, messages, parameters)
+            smaller: Final = inference.largest_refused()
+            if smaller is None or self._windows is None or isinstance(classed, Overflow | StyleRefused):
+                raise classed from error
+            raise self._windows.smaller(smaller) from error
+        finally:
+            if self._tries is not None:
+                self._tries.taken = inference.taken
+        self.answered = inference.answering or self._group
         reply: Final = read_reply(response.model_dump())
         return reply if reply.usage.total_tokens else replace(reply, usage=_estimate_usage(messages, reply))
 
-    async def _complete(self, messages: list[dict[str, Any]], parameters: dict[str, Any]) -> Any:
+    def _room_of(self, group: str) -> Room:
+        return Room() if self._windows is None else self._windows.room(group)
+
+    async def _count(self, messages: list[dict[str, Any]], parameters: dict[str, Any]) -> int:
+        return 0 if self._windows is None else await asyncio.to_thread(self._windows.count, messages, parameters)
+
+    async def _complete(self, messages: list[dict[str, Any]], parameters: dict[str, Any], inference: Inference) -> Any:
         # Any: LiteLLM's overloads want TypedDicts, plain dicts are what it reads.
         call: Final[Any] = self._router.acompletion
         given: Final = {
@@ -125,6 +183,7 @@ class RouterSummarizer:
             # Every request has a mark of its own: an answer from LiteLLM's response cache can't be meant for it, and a
             # transcript has no business in there.
             "cache": {"no-cache": True, "no-store": True},
+            INFERENCE_KEY: inference,
             **self._rate_limit_policy(),
             **self._extra,
         }

@@ -20,6 +20,7 @@ from litellm_compaction.compaction.engine import Account
 from litellm_compaction.compaction.plan import Limits
 from litellm_compaction.compaction.policy import Policy
 from litellm_compaction.compaction.prompt import write_instructions
+from litellm_compaction.compaction.summarizer import Tries
 from litellm_compaction.envelope.payload import Payload, TooLarge
 from litellm_compaction.envelope.sealing import Caller, KeyRing, seal_payload, write_unsealed
 from litellm_compaction.errors import CompactionFailed
@@ -28,6 +29,7 @@ from litellm_compaction.gateway.flights import Result
 from litellm_compaction.gateway.pending import Pending
 from litellm_compaction.gateway.profiles import load_counter, read_profile
 from litellm_compaction.gateway.router import RouterSummarizer, current_router
+from litellm_compaction.gateway.windows import GroupWindows
 from litellm_compaction.settings import Settings
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class Runner:
         self._metadata: Final = metadata
         self._budgets: Final = budgets
         self._known = "unknown"
+        self._answered = pending.writer_model
 
     async def run(self, item_id: str, started: float) -> Result:
         """The sealed item with what was spent on it. `started`: when the deadline began, in the loop's seconds.
@@ -95,6 +98,7 @@ class Runner:
             tokens_after=outcome.tokens_after,
             message_tokens=outcome.message_tokens,
             degraded=outcome.failure is not None,
+            writer=None if self._answered == pending.writer_model else self._answered,
         )
 
     async def _compact(self, account: Account, started: float) -> Outcome:
@@ -136,10 +140,20 @@ class Runner:
             first_style=profile.first_style,
             images=profile.images,
             truncates=profile.truncates,
+            tries=Tries() if pending.settings.count_retries else None,
             learn=lambda overflow: self._budgets.learn(pending.writer_model, overflow.limit or overflow.read),
         )
-        summarizer: Final = RouterSummarizer(router, pending.writer_model, self._metadata, pending.extra)
-        return await compact(task, plan, summarizer, policy, account, lambda: int(time.time()))
+        summarizer: Final = RouterSummarizer(
+            router,
+            pending.writer_model,
+            self._metadata,
+            pending.extra,
+            GroupWindows(router, self._budgets, pending.caller.team, reader, count),
+            policy.tries,
+        )
+        outcome: Final = await compact(task, plan, summarizer, policy, account, lambda: int(time.time()))
+        self._answered = summarizer.answered
+        return outcome
 
     def _limits(self, router: Router, group: str) -> ModelLimits:
         return self._budgets.limits(router, group, self._pending.caller.team)
@@ -153,7 +167,7 @@ class Runner:
             "tokens_before=%d tokens_after=%d window=%s seconds=%.1f%s%s",
             self._pending.origin,
             self._pending.model,
-            self._pending.writer_model,
+            self._answered,
             outcome.attempts,
             outcome.windows,
             outcome.dropped,

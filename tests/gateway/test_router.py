@@ -12,6 +12,7 @@ from litellm.types.router import RetryPolicy
 
 from litellm_compaction.compaction.answer import Reply, Usage
 from litellm_compaction.compaction.summarizer import BackendFailed, Overflow, RateLimited, StyleRefused
+from litellm_compaction.gateway.inference import INFERENCE_KEY
 from litellm_compaction.gateway.router import RouterSummarizer, inner_metadata, is_served, read_reply
 
 MESSAGES = [{"role": "user", "content": "x" * 400}]
@@ -74,6 +75,8 @@ async def test_inner_call_is_the_callers() -> None:
     """The inference is asked of the group, unstreamed, with the caller's identity and routing wishes."""
     router = FakeRouter(body(usage={"prompt_tokens": 3, "completion_tokens": 2}))
     assert await ask(router, fallbacks=["other"]) == Reply(text="text", usage=Usage(3, 2))
+    inference = router.asked.pop(INFERENCE_KEY)
+    assert (inference.group, inference.most) == ("group", None)
     assert router.asked == {
         "model": "group",
         "messages": MESSAGES,

@@ -101,6 +101,7 @@ SETTINGS: dict[str, Any] = {
     "summary_model": "small",
     "mode": "own",
     "max_attempts": 4,
+    "count_retries": True,
     "trim_fraction": 0.3,
     "oversize": "trim",
     "max_passes": 9,
