@@ -232,7 +232,8 @@ class CompactionHandler(CustomLogger):
             if isinstance(pending, Pending):
                 return await self._answer(pending, kwargs)
             if not isinstance(turn, Turn):
-                await self._guard(name, kwargs)
+                if await self._guard(name, kwargs):
+                    return None
                 return await self._enforcer.hold(None, _group(kwargs), _caller(_metadata(kwargs)), kwargs)
             return await self._hold(turn, kwargs)
         except CompactionError as error:
@@ -273,14 +274,16 @@ class CompactionHandler(CustomLogger):
         turn.was_filtered = False
         return await self._enforcer.hold(turn, _group(kwargs), turn.caller, kwargs)
 
-    async def _guard(self, name: str, kwargs: dict[str, Any]) -> None:
-        """WebSocket frames and the router used as a library come without a pre-call hook."""
+    async def _guard(self, name: str, kwargs: dict[str, Any]) -> bool:
+        """WebSocket frames and the router used as a library come without a pre-call hook. Whether a native backend is
+        asked to compact: how much it takes for that is its own affair."""
         scene: Final = self._resolve(_group(kwargs), _caller(_metadata(kwargs)))
         request: Final = classify_request(name, kwargs, normalize_trigger=scene.normalizes)
         if scene.mode == "own" and (isinstance(request, CompactionRequest) or kwargs.pop(FIELD, None) is not None):
             raise CompactionNotSupportedHere
         if request is not None:
             await self._replay(request, kwargs, scene)
+        return isinstance(request, CompactionRequest) or bool(kwargs.get(FIELD))
 
     async def async_post_call_success_hook(
         self,
