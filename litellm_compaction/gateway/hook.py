@@ -51,6 +51,7 @@ from litellm_compaction.gateway.prefixes import Prefixes
 from litellm_compaction.gateway.router import current_router, is_served
 from litellm_compaction.gateway.service import Service, expand_input, strip_body, with_error_event
 from litellm_compaction.gateway.session import load_chain
+from litellm_compaction.gateway.sight import refuse
 from litellm_compaction.gateway.store import Store
 from litellm_compaction.gateway.threshold import Thresholds
 from litellm_compaction.gateway.turn import TURN_KEY, Turn
@@ -125,9 +126,9 @@ class CompactionHandler(CustomLogger):
                 return await self._mark(request, data, scene)
             return await self._begin(request, data, scene)
         except CompactionError as error:
-            raise CompactionProxyException(error) from None
+            raise refuse(error) from None
         except RecursionError:
-            raise CompactionProxyException(InvalidInput(_TOO_DEEP)) from None
+            raise refuse(InvalidInput(_TOO_DEEP)) from None
 
     def _resolve(self, group: str, caller: Caller) -> _Scene:
         router: Final = current_router()
@@ -151,6 +152,7 @@ class CompactionHandler(CustomLogger):
             expansion=expansion,
             compact_at=wish,
             native=scene.mode == "native",
+            call_id=str(data.get("litellm_call_id") or ""),
             extra={key: data[key] for key in _ROUTING_KEYS if key in data},
         )
         return data
@@ -185,6 +187,7 @@ class CompactionHandler(CustomLogger):
             application=_application(request, data),
             extra={key: data.pop(key) for key in _ROUTING_KEYS if key in data},
             client_members=frozenset(asked) - _DELIVERED,
+            call_id=str(data.get("litellm_call_id") or ""),
         )
         if request.origin == "compact":
             data.pop("stream", None)  # this door never streams; LiteLLM would try to read its answer as a stream
@@ -228,7 +231,8 @@ class CompactionHandler(CustomLogger):
                 return await self._enforcer.hold(None, _group(kwargs), _caller(_metadata(kwargs)), kwargs)
             return await self._hold(turn, kwargs)
         except CompactionError as error:
-            raise CompactionProxyException(error) from None
+            # A compaction that ran has been told of.
+            raise (CompactionProxyException if isinstance(pending, Pending) else refuse)(error) from None
         except RecursionError:
             raise CompactionProxyException(InvalidInput(_TOO_DEEP)) from None
 

@@ -27,7 +27,7 @@ class Pending:
     `model` is the group as LiteLLM routes it, `extra` what of the client's own routing wishes goes along with the
     inner call, `application` the instructions that came with a /responses/compact call, `client_members` the names in
     the client's body. `writer_settings`: the settings of the group that writes the summary. `target`: tokens that the
-    result has to stay under, where a threshold asked for it.
+    result has to stay under, where a threshold asked for it. `call_id`: LiteLLM's id of the request.
     """
 
     origin: Origin
@@ -43,6 +43,7 @@ class Pending:
     extra: dict[str, Any] = field(default_factory=dict)
     client_members: frozenset[str] = frozenset()
     target: int | None = None
+    call_id: str = ""
     result: Result | None = None
     retry_after: str | None = None
     late_error: CompactionError | None = None

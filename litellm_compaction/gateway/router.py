@@ -16,6 +16,7 @@ from litellm_compaction.budget.overflow import Refusal, read_overflow
 from litellm_compaction.compaction.answer import Reply, Usage
 from litellm_compaction.compaction.summarizer import BackendFailed, Overflow, RateLimited, StyleRefused
 from litellm_compaction.gateway.errors import read_seconds, retry_after_of, without_router_words
+from litellm_compaction.gateway.tracing import inner_parent
 
 if TYPE_CHECKING:
     from litellm.router import Router
@@ -77,7 +78,7 @@ def inner_metadata(outer: Mapping[str, Any], *, tagged: bool = True) -> dict[str
     }
     tags: Final = outer.get("tags")
     own: Final = tags if isinstance(tags, list) else []
-    return {**kept, "tags": [*own, COMPACTION_TAG] if tagged else [*own]}
+    return {**kept, **inner_parent(outer), "tags": [*own, COMPACTION_TAG] if tagged else [*own]}
 
 
 def _copied(value: object) -> object:

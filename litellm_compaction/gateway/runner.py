@@ -1,4 +1,4 @@
-"""Running one compaction: limits, profile and policy of its model, the summariser, the sealed item, the log line."""
+"""Running one compaction: limits, profile and policy of its model, the summariser, the sealed item."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from litellm._logging import verbose_proxy_logger
-
 from litellm_compaction.budget.arithmetic import ImpossibleBudget
 from litellm_compaction.budget.limits import ModelLimits, min_known, summary_room
 from litellm_compaction.compaction.compact import Outcome, Task, compact, make_plan
-from litellm_compaction.compaction.engine import Account
 from litellm_compaction.compaction.plan import Limits
 from litellm_compaction.compaction.policy import Policy
 from litellm_compaction.compaction.prompt import write_instructions
@@ -28,6 +25,7 @@ from litellm_compaction.gateway.flights import Result
 from litellm_compaction.gateway.pending import Pending
 from litellm_compaction.gateway.profiles import load_counter, read_profile
 from litellm_compaction.gateway.router import RouterSummarizer, current_router
+from litellm_compaction.gateway.sight import Run, watch_run
 from litellm_compaction.settings import Settings
 
 if TYPE_CHECKING:
@@ -69,22 +67,19 @@ class Runner:
         self._pending: Final = pending
         self._metadata: Final = metadata
         self._budgets: Final = budgets
-        self._known = "unknown"
+        self.has_run = False
 
     async def run(self, item_id: str, started: float) -> Result:
         """The sealed item with what was spent on it. `started`: when the deadline began, in the loop's seconds.
 
         Raises the compaction's errors, and LiteLLM's own unchanged.
         """
-        account: Final = Account()
+        self.has_run = True
         pending: Final = self._pending
-        try:
-            outcome: Final = await self._compact(account, started)
+        with watch_run(pending, self._metadata, item_id, started) as run:
+            outcome: Final = await self._compact(run, started)
             content: Final = await seal(outcome.payload, pending.settings, pending.ring, pending.caller)
-        except Exception as error:
-            self._log_failure(error, account, started)
-            raise
-        self._log(outcome, started)
+            run.has_ended(outcome)
         return Result(
             item_id=item_id,
             content=content,
@@ -97,7 +92,7 @@ class Runner:
             degraded=outcome.failure is not None,
         )
 
-    async def _compact(self, account: Account, started: float) -> Outcome:
+    async def _compact(self, run: Run, started: float) -> Outcome:
         pending: Final = self._pending
         router: Final = current_router()
         if router is None:
@@ -106,7 +101,7 @@ class Runner:
         count: Final = await asyncio.to_thread(load_counter)
         reader: Final = self._limits(router, pending.model)
         writer: Final = self._limits(router, pending.writer_model)
-        self._known = f"{writer.context or 'unknown'}{f' ({writer.source})' if writer.source else ''}"
+        run.writes_within(writer)
         task: Final = Task(
             expansion=pending.expansion,
             origin=pending.origin,
@@ -138,46 +133,11 @@ class Runner:
             truncates=profile.truncates,
             learn=lambda overflow: self._budgets.learn(pending.writer_model, overflow.limit or overflow.read),
         )
-        summarizer: Final = RouterSummarizer(router, pending.writer_model, self._metadata, pending.extra)
-        return await compact(task, plan, summarizer, policy, account, lambda: int(time.time()))
+        summarizer: Final = RouterSummarizer(router, pending.writer_model, run.metadata, pending.extra)
+        return await compact(task, plan, summarizer, policy, run.account, lambda: int(time.time()))
 
     def _limits(self, router: Router, group: str) -> ModelLimits:
         return self._budgets.limits(router, group, self._pending.caller.team)
-
-    def _log(self, outcome: Outcome, started: float) -> None:
-        """One line a compaction: names, counts, seconds; never text. What an operator should look at is a warning."""
-        notable: Final = outcome.dropped or outcome.shortened or outcome.unread or outcome.failure
-        log: Final = verbose_proxy_logger.warning if notable else verbose_proxy_logger.info
-        log(
-            "litellm_compaction: door=%s model=%s writer=%s attempts=%d windows=%d dropped=%d shortened=%d "
-            "tokens_before=%d tokens_after=%d window=%s seconds=%.1f%s%s",
-            self._pending.origin,
-            self._pending.model,
-            self._pending.writer_model,
-            outcome.attempts,
-            outcome.windows,
-            outcome.dropped,
-            outcome.shortened,
-            outcome.tokens_before,
-            outcome.tokens_after,
-            self._known,
-            asyncio.get_running_loop().time() - started,
-            f" ledger_after={outcome.failure.code}" if outcome.failure else "",
-            "; the backend reports far fewer prompt tokens than it was sent: it may cut prompts silently"
-            if outcome.unread
-            else "",
-        )
-
-    def _log_failure(self, error: Exception, account: Account, started: float) -> None:
-        verbose_proxy_logger.warning(
-            "litellm_compaction: door=%s model=%s writer=%s attempts=%d failed=%s seconds=%.1f",
-            self._pending.origin,
-            self._pending.model,
-            self._pending.writer_model,
-            account.attempts,
-            getattr(error, "code", None) or type(error).__name__,
-            asyncio.get_running_loop().time() - started,
-        )
 
 
 def kept_limits(settings: Settings, reader: ModelLimits, transcript_tokens: int, target: int | None = None) -> Limits:
