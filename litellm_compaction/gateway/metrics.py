@@ -91,6 +91,9 @@ def count_record(record: Record, model: str) -> None:
     if record.source != "run":
         REUSED.labels(door, model, record.source, record.outcome).inc()
         return
+    if record.refused:
+        REFUSED_REQUESTS.labels(record.outcome).inc()
+        return
     RUNS.labels(door, model, record.outcome).inc()
     SECONDS.labels(door, model).observe(record.seconds)
     ATTEMPTS.labels(door, model).inc(record.attempts)

@@ -65,8 +65,9 @@ class Record:
     """One compaction, or one answer made of it. None is what is not known, as after a failure.
 
     `items` are those of the transcript, `window` and `window_source` what is known of the writer's window (tokens),
-    `ledger_after` is the code of what kept a model from writing, `error` the class of what it all failed with. `cut`:
-    the backend seems to have read only a part of a prompt.
+    `ledger_after` is the code of what kept a model from writing, `error` the class of what it all failed with, and
+    `refused` says that it was the request's fault and nothing was called. `cut`: the backend seems to have read only a
+    part of a prompt.
     """
 
     asked: Asked
@@ -86,6 +87,7 @@ class Record:
     item: str | None = None
     ledger_after: str | None = None
     error: str | None = None
+    refused: bool = False
     cut: bool = False
 
     @property

@@ -17,7 +17,7 @@ from litellm_compaction.budget.limits import ModelLimits
 from litellm_compaction.compaction.compact import Outcome
 from litellm_compaction.compaction.engine import Account
 from litellm_compaction.envelope.sealing import Caller, content_digest
-from litellm_compaction.errors import CompactionError, UnreadableItem
+from litellm_compaction.errors import CompactionError, InvalidRequest, UnreadableItem
 from litellm_compaction.gateway import account_log, metrics, tracing
 from litellm_compaction.gateway.errors import CompactionProxyException
 from litellm_compaction.gateway.flights import Flight, Result
@@ -67,6 +67,7 @@ class Run:
             item=None if ended is None else item_id,
             ledger_after=None if failure is None else failure.code,
             error=None if error is None else type(error).__name__,
+            refused=isinstance(error, InvalidRequest),
             cut=self.account.unread,
         )
 
