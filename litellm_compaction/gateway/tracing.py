@@ -4,6 +4,7 @@ span, LiteLLM's spans of the summary's inferences under it. Without that callbac
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -72,9 +73,9 @@ def inner_parent(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tracer() -> Tracer | None:
-    from litellm.proxy import proxy_server
-
-    tracer: Final[Tracer | None] = getattr(proxy_server.open_telemetry_logger, "tracer", None)
+    # Where there is no proxy there is no callback of its own.
+    proxy_server: Final = sys.modules.get("litellm.proxy.proxy_server")
+    tracer: Final[Tracer | None] = getattr(getattr(proxy_server, "open_telemetry_logger", None), "tracer", None)
     return tracer
 
 
