@@ -51,7 +51,7 @@ from litellm_compaction.gateway.prefixes import Prefixes
 from litellm_compaction.gateway.router import current_router, is_served
 from litellm_compaction.gateway.service import Service, expand_input, strip_body, with_error_event
 from litellm_compaction.gateway.session import load_chain
-from litellm_compaction.gateway.sight import refuse
+from litellm_compaction.gateway.sight import counted, refuse
 from litellm_compaction.gateway.store import Store
 from litellm_compaction.gateway.threshold import Thresholds
 from litellm_compaction.gateway.turn import TURN_KEY, Turn
@@ -327,7 +327,7 @@ class CompactionHandler(CustomLogger):
         if isinstance(original_exception, CompactionError):
             return SubstitutedError(original_exception)
         told: Final = self._overflows.read(turn, original_exception)
-        return None if told is None else SubstitutedError(told)
+        return None if told is None else SubstitutedError(counted(told))
 
     async def async_post_call_response_headers_hook(
         self,

@@ -75,7 +75,7 @@ REFUSED_ITEMS: Final = Counter(
 )
 REFUSED_REQUESTS: Final = Counter(
     "litellm_compaction_refused_requests_total",
-    "Requests that the plugin refused before anything was called, by the code of the error",
+    "Requests refused as they were, by the code of the error; context_length_exceeded also where a backend refused",
     ("code",),
 )
 SKIPPED: Final = Counter(

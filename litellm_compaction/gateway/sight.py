@@ -139,8 +139,15 @@ def tell_refused_item(error: UnreadableItem, content: object, handling: str, cal
 
 def refuse(error: CompactionError) -> CompactionProxyException:
     """The refusal of a request, counted, as LiteLLM hands it to the client."""
-    _safely(metrics.count_refused_request, error)
-    return CompactionProxyException(error)
+    return CompactionProxyException(counted(error))
+
+
+def counted(error: CompactionError) -> CompactionError:
+    """An error that a request ends in, counted if the request could not be served as it was: a compaction that failed
+    has been told of as such."""
+    if isinstance(error, InvalidRequest):
+        _safely(metrics.count_refused_request, error)
+    return error
 
 
 def tell_skipped(group: str, team: str | None, reason: str) -> None:

@@ -187,6 +187,19 @@ async def test_telling_never_fails(lines: pytest.LogCaptureFixture, monkeypatch:
     assert told == ["litellm_compaction: metrics or traces cannot be written: OSError"]
 
 
+def test_only_refusals_are_counted_as_such() -> None:
+    """A compaction that failed has been counted as a run."""
+
+    def refused(code: str) -> float:
+        return REGISTRY.get_sample_value("litellm_compaction_refused_requests_total", {"code": code}) or 0.0
+
+    before = refused("invalid_request")
+    for error in (TriggerNotLast(), CompactionFailed("SECRET", 500)):
+        assert sight.refuse(error).to_dict() == error.body()
+    assert refused("invalid_request") == before + 1
+    assert refused("compaction_failed") == 0
+
+
 class Spent(Exception):
     """An error of LiteLLM's with a status, and a code that a backend made up."""
 

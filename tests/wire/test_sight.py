@@ -45,6 +45,8 @@ def with_models(backend: ScriptedBackend, callbacks: list[str], **settings: Any)
         "auto-low": low,
         "noting": {"foreign_items": "note"},
         "hurried": {"deadline_seconds": 1},
+        "small": {"context": 2_000, "output": 200},
+        "small-too": {"context": 2_000, "output": 200},
         "ledger": {"on_failure": "ledger", "max_attempts": 1},
     }
     for name, own in groups.items():
@@ -210,6 +212,8 @@ def test_joined_and_remembered_are_not_paid_again(gateway: LiveProxy, backend: S
         with client.stream("POST", "/v1/responses", json={**body, "stream": True}) as second:
             lines = second.iter_lines()
             next(lines)  # it waits for the one that runs
+            early = {name: value for name, value in second.headers.items() if name.startswith("x-litellm-compaction")}
+            assert early == {"x-litellm-compaction": "trigger", "x-litellm-compaction-model": "hosted"}
             gate.set()
             assert read_events(lines)[-1]["type"] == "response.completed"
         assert first.result().status_code == 200
@@ -331,6 +335,18 @@ def test_refused_requests_are_counted_by_code(gateway: LiveProxy) -> None:
         series("refused_requests_total", code="invalid_request"): 1,
         series("refused_requests_total", code="missing_required_parameter"): 1,
     }
+
+
+@pytest.mark.parametrize("by", ["the plugin", "a backend"])
+def test_too_long_requests_are_counted_once(gateway: LiveProxy, backend: ScriptedBackend, by: str) -> None:
+    """An ordinary request over its window is one refusal, whoever found out and however many groups were tried."""
+    words = {"message": "This model's maximum context length is 1 token.", "code": "context_length_exceeded"}
+    backend.script(*([] if by == "the plugin" else [Failure(400, words)]))
+    with growth(gateway) as grown:
+        model, tokens = ("small", 5_000) if by == "the plugin" else ("noting", 10)
+        fallbacks: Json = {"fallbacks": ["small-too"]} if by == "the plugin" else {}
+        assert ask(gateway, model, [user("word " * tokens)], **fallbacks).status_code == 400
+    assert grown == {series("refused_requests_total", code="context_length_exceeded"): 1}
 
 
 def test_clients_make_no_labels(gateway: LiveProxy, backend: ScriptedBackend) -> None:
