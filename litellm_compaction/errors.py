@@ -24,7 +24,7 @@ Source of codes and texts: the contract, section 5, after OpenAI's Responses API
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 INVALID_REQUEST: Final = "invalid_request_error"
 UNCHANGED: Final = "The conversation is unchanged."
@@ -92,13 +92,30 @@ class InvalidInput(InvalidRequest):
     code = "invalid_type"
 
 
+# Why an item cannot be opened. For the operator alone: a client is told the same whatever it is.
+Unreadable = Literal[
+    "foreign",  # another server's
+    "malformed",  # cut, or no item at all
+    "too_large",  # as it is, or once inflated
+    "unsealed_not_allowed",  # readable JSON, where only sealed items are taken
+    "unknown_key",  # sealed with a key that is not, or no more, in the ring
+    "tampered",  # a key of the ring, and contents that are not what it sealed
+    "unknown_version",  # written by another version of this plugin
+    "bound_elsewhere",  # another team's, user's or key's
+]
+
+
 class UnreadableItem(InvalidRequest):
-    """A compaction item that is foreign, cut, tampered with or bound to someone else: one wording for all four."""
+    """A compaction item that is foreign, cut, tampered with or bound to someone else: one wording for all four.
+
+    `reason` is for metrics and the log and never leaves the process with the answer.
+    """
 
     code = "invalid_encrypted_content"
     param = None
 
-    def __init__(self, item_id: str | None, content: object) -> None:
+    def __init__(self, item_id: str | None, content: object, reason: Unreadable = "malformed") -> None:
+        self.reason: Final = reason
         # Subject as OpenAI words it: the id, else the ends of the content.
         text: Final = content if isinstance(content, str) else ""
         subject: Final = f"for item {item_id}" if item_id else f"{text[:4]}...{text[-4:]}"

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from litellm_compaction.errors import Unreadable
+
 Origin = Literal["trigger", "compact", "threshold", "auto"]
 Bind = Literal["team", "user", "key", "none"]
 VERSION: Final = 1
@@ -44,7 +46,11 @@ class Payload(BaseModel):
 
 
 class BrokenPayload(ValueError):
-    """Bytes that are no payload of a version this plugin knows."""
+    """No payload of a version this plugin knows, or none for this caller; `reason` says what is wrong with it."""
+
+    def __init__(self, reason: Unreadable = "malformed") -> None:
+        super().__init__(reason)
+        self.reason: Final = reason
 
 
 class TooLarge(ValueError):
@@ -65,11 +71,14 @@ def dump_payload(payload: Payload) -> bytes:
 
 def load_payload(plain: bytes) -> Payload:
     """Raises BrokenPayload."""
+    version: object = VERSION
     try:
         # json, not pydantic's parser: the latter refuses the lone surrogates that dump_payload keeps.
-        return Payload.model_validate(json.loads(plain.decode("utf-8", "surrogatepass")))
+        value: Final = json.loads(plain.decode("utf-8", "surrogatepass"))
+        version = value.get("version", VERSION) if isinstance(value, dict) else VERSION
+        return Payload.model_validate(value)
     except (ValueError, ValidationError, RecursionError) as error:
-        raise BrokenPayload from error
+        raise BrokenPayload("malformed" if version == VERSION else "unknown_version") from error
 
 
 def compress(plain: bytes) -> bytes:
@@ -83,6 +92,8 @@ def decompress(packed: bytes) -> bytes:
         plain: Final = engine.decompress(packed, MAX_PLAIN_BYTES)
     except zlib.error as error:
         raise BrokenPayload from error
-    if engine.unconsumed_tail or not engine.eof or engine.unused_data:
+    if engine.unconsumed_tail:
+        raise BrokenPayload("too_large")
+    if not engine.eof or engine.unused_data:
         raise BrokenPayload
     return plain

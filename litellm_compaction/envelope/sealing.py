@@ -35,7 +35,7 @@ from litellm_compaction.envelope.payload import (
     dump_payload,
     load_payload,
 )
-from litellm_compaction.errors import UnreadableItem
+from litellm_compaction.errors import Unreadable, UnreadableItem
 
 PREFIX: Final = "lcmp1."
 UNSEALED_MEMBER: Final = "litellm_compaction"
@@ -159,30 +159,41 @@ def open_item(
     item_id: Final = item.get("id")
     try:
         return _open(content, ring, caller, allow_unsealed=allow_unsealed)
-    except (BrokenPayload, InvalidTag, binascii.Error, ValueError):
-        raise UnreadableItem(item_id if isinstance(item_id, str) else None, content) from None
+    except (BrokenPayload, InvalidTag, binascii.Error, ValueError) as error:
+        told: Final = item_id if isinstance(item_id, str) else None
+        raise UnreadableItem(told, content, _reason(error)) from None
+
+
+def _reason(error: Exception) -> Unreadable:
+    if isinstance(error, BrokenPayload):
+        return error.reason
+    return "tampered" if isinstance(error, InvalidTag) else "malformed"
 
 
 def _open(content: object, ring: KeyRing, caller: Caller | None, *, allow_unsealed: bool) -> Payload:
-    if not isinstance(content, str) or len(content) > MAX_CONTENT_CHARS:
+    if not isinstance(content, str) or not content:
         raise BrokenPayload
+    if len(content) > MAX_CONTENT_CHARS:
+        raise BrokenPayload("too_large")
     inner: Final = unwrap_content(content)
     if inner.startswith("{") and allow_unsealed:
         return load_payload(inner.encode())
     if not inner.startswith(PREFIX):
-        raise BrokenPayload
+        raise BrokenPayload("unsealed_not_allowed" if is_own(content) else "foreign")
     text: Final = inner.removeprefix(PREFIX)
     packed: Final = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     # Base64 without padding has spare bits in its last character: only the canonical spelling counts.
     if base64.urlsafe_b64encode(packed).decode().rstrip("=") != text:
         raise BrokenPayload
     key_id, nonce, sealed = packed[:_KEY_ID_BYTES], packed[_KEY_ID_BYTES:_CIPHER_FROM], packed[_CIPHER_FROM:]
-    cipher: Final = ring.find(key_id)
-    if cipher is None or not sealed:
+    if not sealed:
         raise BrokenPayload
+    cipher: Final = ring.find(key_id)
+    if cipher is None:
+        raise BrokenPayload("unknown_key")
     payload: Final = load_payload(decompress(cipher.decrypt(nonce, sealed, PREFIX.encode() + key_id)))
     if caller is not None and not hmac.compare_digest(caller.name(payload.bind).encode(), payload.bound_to.encode()):
-        raise BrokenPayload
+        raise BrokenPayload("bound_elsewhere")
     return payload
 
 

@@ -77,13 +77,15 @@ Work = Callable[[str, float], Awaitable[Result]]
 
 
 class Flight:
-    """One compaction and those who wait for it. `item_id` is known when it is handed out, `task` has the result."""
+    """One compaction and those who wait for it. `item_id` is known when it is handed out, `task` has the result.
+    `remembered`: it had ended before it was asked for."""
 
     def __init__(self) -> None:
         self.item_id = ""
         self.known: Final = asyncio.Event()
         self.task: asyncio.Task[Result]
         self.given_up = False
+        self.remembered = False
         self._waiters = 0
         self._left_at = 0.0
         self._reaper: asyncio.Task[None] | None = None
@@ -233,6 +235,7 @@ def _announce(flight: Flight, claim: bytes) -> str:
 
 def _recall(flight: Flight, remembered: Result | CompactionError) -> Result:
     """What is remembered. Raises the failure if that is what it was."""
+    flight.remembered = not flight.known.is_set()
     if isinstance(remembered, CompactionError):
         raise remembered
     if not flight.known.is_set():

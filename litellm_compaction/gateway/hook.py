@@ -54,6 +54,7 @@ from litellm_compaction.gateway.prefixes import Prefixes
 from litellm_compaction.gateway.router import current_router, is_served
 from litellm_compaction.gateway.service import Service, expand_input, finish_events, strip_body
 from litellm_compaction.gateway.session import load_chain
+from litellm_compaction.gateway.sight import counted, refuse
 from litellm_compaction.gateway.store import Store
 from litellm_compaction.gateway.threshold import Thresholds
 from litellm_compaction.gateway.turn import TURN_KEY, Turn
@@ -130,9 +131,9 @@ class CompactionHandler(CustomLogger):
                 return await self._mark(request, data, scene, user_api_key_dict)
             return await self._begin(request, data, scene)
         except CompactionError as error:
-            raise CompactionProxyException(error) from None
+            raise refuse(error) from None
         except RecursionError:
-            raise CompactionProxyException(InvalidInput(_TOO_DEEP)) from None
+            raise refuse(InvalidInput(_TOO_DEEP)) from None
 
     def _resolve(self, group: str, caller: Caller) -> _Scene:
         router: Final = current_router()
@@ -156,6 +157,7 @@ class CompactionHandler(CustomLogger):
             expansion=expansion,
             compact_at=wish,
             native=scene.mode == "native",
+            call_id=str(data.get("litellm_call_id") or ""),
             extra={key: data[key] for key in _ROUTING_KEYS if key in data},
         )
         return data
@@ -195,6 +197,7 @@ class CompactionHandler(CustomLogger):
             extra={key: data.pop(key) for key in _ROUTING_KEYS if key in data},
             client_members=frozenset(asked) - _DELIVERED,
             adds_usage=True,
+            call_id=str(data.get("litellm_call_id") or ""),
         )
         if request.origin == "compact":
             data.pop("stream", None)  # this door never streams; LiteLLM would try to read its answer as a stream
@@ -237,7 +240,8 @@ class CompactionHandler(CustomLogger):
                 return await self._enforcer.hold(None, _group(kwargs), _caller(_metadata(kwargs)), kwargs)
             return await self._hold(turn, kwargs)
         except CompactionError as error:
-            raise CompactionProxyException(error) from None
+            # A compaction that ran has been told of.
+            raise (CompactionProxyException if isinstance(pending, Pending) else refuse)(error) from None
         except RecursionError:
             raise CompactionProxyException(InvalidInput(_TOO_DEEP)) from None
 
@@ -344,7 +348,7 @@ class CompactionHandler(CustomLogger):
         if isinstance(original_exception, CompactionError):
             return SubstitutedError(original_exception)
         told: Final = self._overflows.read(turn, original_exception)
-        return None if told is None else SubstitutedError(told)
+        return None if told is None else SubstitutedError(counted(told))
 
     async def async_post_call_response_headers_hook(
         self,

@@ -29,7 +29,8 @@ class Pending:
     the client's body. `writer_model`: the group that writes the summary, aliases resolved, `writer_settings` its
     settings. `target`: tokens that the result has to stay under, where a threshold asked for it. `adds_usage`: whether
     a hook puts the usage into the answer, so that LiteLLM, which has booked the inferences, does not see it again.
-    `was_moved`: another hook has chosen a model that is not the one the client named.
+    `was_moved`: another hook has chosen a model that is not the one the client named. `call_id`: LiteLLM's id of the
+    request.
     """
 
     origin: Origin
@@ -48,6 +49,7 @@ class Pending:
     target: int | None = None
     adds_usage: bool = False
     was_moved: bool = False
+    call_id: str = ""
     result: Result | None = None
     retry_after: str | None = None
     late_error: CompactionError | None = None

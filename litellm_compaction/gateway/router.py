@@ -27,6 +27,7 @@ from litellm_compaction.compaction.summarizer import (
 )
 from litellm_compaction.gateway.errors import read_seconds, retry_after_of, without_router_words
 from litellm_compaction.gateway.inference import INFERENCE_KEY, Inference, real_error
+from litellm_compaction.gateway.tracing import inner_parent
 
 if TYPE_CHECKING:
     from litellm.router import Router
@@ -97,12 +98,12 @@ def inner_metadata(outer: Mapping[str, Any], *, routes_by_tags: bool = False) ->
         kept["user_api_key_auth"] = auth.model_copy(update={"budget_reservation": None})  # type: ignore[attr-defined]
     tags: Final = outer.get("tags")
     own: Final = tags if isinstance(tags, list) else []
+    identity: Final = {**kept, **inner_parent(outer)}
     if not routes_by_tags:
-        return {**kept, "tags": [*own, COMPACTION_TAG]}
-    # An older LiteLLM reads one list for both: there the row goes without the plugin's tag.
-    return (
-        {**kept, "tags": [*own, COMPACTION_TAG], _ROUTING_TAGS: tuple(own)} if _ROUTING_TAGS else {**kept, "tags": own}
-    )
+        return {**identity, "tags": [*own, COMPACTION_TAG]}
+    if _ROUTING_TAGS is None:  # an older LiteLLM reads one list for both: the row goes without the plugin's tag
+        return {**identity, "tags": [*own]}
+    return {**identity, "tags": [*own, COMPACTION_TAG], _ROUTING_TAGS: tuple(own)}
 
 
 def _copied(value: object) -> object:

@@ -1,4 +1,4 @@
-"""Running one compaction: limits, profile and policy of its model, the summariser, the sealed item, the log line."""
+"""Running one compaction: limits, profile and policy of its model, the summariser, the sealed item."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from litellm._logging import verbose_proxy_logger
-
 from litellm_compaction.budget.arithmetic import ImpossibleBudget
 from litellm_compaction.budget.limits import ModelLimits, min_known, summary_room
 from litellm_compaction.compaction.compact import Outcome, Task, compact, make_plan
-from litellm_compaction.compaction.engine import Account
 from litellm_compaction.compaction.plan import Limits
 from litellm_compaction.compaction.policy import Policy
 from litellm_compaction.compaction.prompt import write_instructions
@@ -29,6 +26,7 @@ from litellm_compaction.gateway.flights import Result
 from litellm_compaction.gateway.pending import Pending
 from litellm_compaction.gateway.profiles import load_counter, read_profile
 from litellm_compaction.gateway.router import RouterSummarizer, current_router
+from litellm_compaction.gateway.sight import Run, watch_run
 from litellm_compaction.gateway.windows import GroupWindows
 from litellm_compaction.settings import Settings
 
@@ -71,23 +69,19 @@ class Runner:
         self._pending: Final = pending
         self._metadata: Final = metadata
         self._budgets: Final = budgets
-        self._known = "unknown"
-        self._answered = pending.writer_model
+        self.has_run = False
 
     async def run(self, item_id: str, started: float) -> Result:
         """The sealed item with what was spent on it. `started`: when the deadline began, in the loop's seconds.
 
         Raises the compaction's errors, and LiteLLM's own unchanged.
         """
-        account: Final = Account()
+        self.has_run = True
         pending: Final = self._pending
-        try:
-            outcome: Final = await self._compact(account, started)
+        with watch_run(pending, self._metadata, item_id, started) as run:
+            outcome: Final = await self._compact(run, started)
             content: Final = await seal(outcome.payload, pending.settings, pending.ring, pending.caller)
-        except Exception as error:
-            self._log_failure(error, account, started)
-            raise
-        self._log(outcome, started)
+            run.has_ended(outcome)
         return Result(
             item_id=item_id,
             content=content,
@@ -98,10 +92,10 @@ class Runner:
             tokens_after=outcome.tokens_after,
             message_tokens=outcome.message_tokens,
             degraded=outcome.failure is not None,
-            writer=None if self._answered == pending.writer_model else self._answered,
+            writer=None if run.writer == pending.writer_model else run.writer,
         )
 
-    async def _compact(self, account: Account, started: float) -> Outcome:
+    async def _compact(self, run: Run, started: float) -> Outcome:
         pending: Final = self._pending
         router: Final = current_router()
         if router is None:
@@ -110,7 +104,7 @@ class Runner:
         count: Final = await asyncio.to_thread(load_counter)
         reader: Final = self._limits(router, pending.model)
         writer: Final = self._limits(router, pending.writer_model)
-        self._known = f"{writer.context or 'unknown'}{f' ({writer.source})' if writer.source else ''}"
+        run.writes_within(writer)
         task: Final = Task(
             expansion=pending.expansion,
             origin=pending.origin,
@@ -146,52 +140,18 @@ class Runner:
         summarizer: Final = RouterSummarizer(
             router,
             pending.writer_model,
-            self._metadata,
+            run.metadata,
             pending.extra,
             GroupWindows(router, self._budgets, pending.caller.team, reader, count),
             policy.tries,
         )
-        outcome: Final = await compact(task, plan, summarizer, policy, account, lambda: int(time.time()))
-        self._answered = summarizer.answered
-        return outcome
+        try:
+            return await compact(task, plan, summarizer, policy, run.account, lambda: int(time.time()))
+        finally:
+            run.writer = summarizer.answered
 
     def _limits(self, router: Router, group: str) -> ModelLimits:
         return self._budgets.limits(router, group, self._pending.caller.team)
-
-    def _log(self, outcome: Outcome, started: float) -> None:
-        """One line a compaction: names, counts, seconds; never text. What an operator should look at is a warning."""
-        notable: Final = outcome.dropped or outcome.shortened or outcome.unread or outcome.failure
-        log: Final = verbose_proxy_logger.warning if notable else verbose_proxy_logger.info
-        log(
-            "litellm_compaction: door=%s model=%s writer=%s attempts=%d windows=%d dropped=%d shortened=%d "
-            "tokens_before=%d tokens_after=%d window=%s seconds=%.1f%s%s",
-            self._pending.origin,
-            self._pending.model,
-            self._answered,
-            outcome.attempts,
-            outcome.windows,
-            outcome.dropped,
-            outcome.shortened,
-            outcome.tokens_before,
-            outcome.tokens_after,
-            self._known,
-            asyncio.get_running_loop().time() - started,
-            f" ledger_after={outcome.failure.code}" if outcome.failure else "",
-            "; the backend reports far fewer prompt tokens than it was sent: it may cut prompts silently"
-            if outcome.unread
-            else "",
-        )
-
-    def _log_failure(self, error: Exception, account: Account, started: float) -> None:
-        verbose_proxy_logger.warning(
-            "litellm_compaction: door=%s model=%s writer=%s attempts=%d failed=%s seconds=%.1f",
-            self._pending.origin,
-            self._pending.model,
-            self._pending.writer_model,
-            account.attempts,
-            getattr(error, "code", None) or type(error).__name__,
-            asyncio.get_running_loop().time() - started,
-        )
 
 
 def kept_limits(settings: Settings, reader: ModelLimits, transcript_tokens: int, target: int | None = None) -> Limits:

@@ -40,6 +40,7 @@ from litellm_compaction.gateway.responses import (
     write_response,
 )
 from litellm_compaction.gateway.runner import Runner, write_key
+from litellm_compaction.gateway.sight import tell_refused_item, watch_flight
 from litellm_compaction.gateway.usage import add_usage
 from litellm_compaction.settings import Settings
 
@@ -68,7 +69,8 @@ def expand_input(
             return raw
         try:
             payload: Final = open_item(raw, ring, caller, allow_unsealed=allow_unsealed)
-        except UnreadableItem:
+        except UnreadableItem as error:
+            tell_refused_item(error, content, settings.foreign_items, caller)
             if settings.foreign_items == "reject":
                 raise
             return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": _NOTE}]}
@@ -158,6 +160,7 @@ class Service:
         key: Final = await asyncio.to_thread(write_key, pending)
         runner: Final = Runner(pending, self._metadata, self._budgets)
         flight: Final = await self._flights.join(key, runner.run, pending.settings.deadline_seconds)
+        watch_flight(flight, pending, self._metadata, lambda: runner.has_run)
         self._frame = replace(self._frame, item_id=flight.item_id)
         handed_over = False
         try:

@@ -48,6 +48,7 @@ from litellm_compaction.gateway.prefixes import Prefixes, digest_prefixes
 from litellm_compaction.gateway.router import current_router
 from litellm_compaction.gateway.runner import Runner, seal, write_key
 from litellm_compaction.gateway.service import expand_input
+from litellm_compaction.gateway.sight import tell_reuse, tell_skipped, watch_flight
 from litellm_compaction.gateway.turn import Turn
 from litellm_compaction.settings import Settings
 
@@ -147,6 +148,7 @@ class Thresholds:
         fixed: Final = await self._own_count(await asyncio.to_thread(_fixed, measured, items), held)
         room: Final = None if held.budget is None else held.budget.input - fixed
         if fixed >= limit:
+            tell_skipped(group, turn.caller.team, "fixed")
             self._tell(group, "fixed", f"instructions, tools and system messages alone take {fixed} of {limit} tokens")
             return None
         # Over the window, and not over a threshold beyond it: the result has to fit the window.
@@ -177,6 +179,7 @@ class Thresholds:
             frame=new_frame(turn.shown_model if group == turn.group else group),
             extra=turn.extra,
             target=limit,
+            call_id=turn.call_id,
         )
         pending.take_final_input(items)
         return pending
@@ -189,11 +192,16 @@ class Thresholds:
             if mark is None:
                 return await self._run(case, digests, metadata)
             case.turn.failure = mark.failure
+            if mark.failure is None:
+                tell_skipped(case.pending.model, case.turn.caller.team, "stuck")
+            else:
+                tell_reuse(case.pending, metadata, "remembered", mark.failure)
             return None
         covered, earlier = known
         rest: Final = case.items[covered:]
         expansion: Final = await self._restore(case, covered, earlier.content)
         if not rest:  # the very same request: the same answer
+            tell_reuse(case.pending, metadata, "remembered", earlier)
             return _Compacted(expansion.items, earlier)
         tokens: Final = await self._own_count(await self._measured(case, expansion.items), case.held)
         shorter: Final = await asyncio.to_thread(digest_prefixes, case.pending, expansion.items)
@@ -202,12 +210,15 @@ class Thresholds:
             again: Final = await self._run(case, digests, metadata)
             if again is not None:
                 return again
-        return _Compacted(expansion.items, await self._extend(case, earlier, rest, tokens))
+        extended: Final = await self._extend(case, earlier, rest, tokens)
+        tell_reuse(case.pending, metadata, "extended", extended)
+        return _Compacted(expansion.items, extended)
 
     async def _run(self, case: _Case, digests: Sequence[str], metadata: Mapping[str, Any]) -> _Compacted | None:
         """The compaction itself; None where there is nothing to gain."""
         pending: Final = case.pending
         if await asyncio.to_thread(_must_stay, pending.expansion, case.room, fits=case.fits):
+            tell_skipped(pending.model, pending.caller.team, "forced")
             self._tell(pending.model, "forced", "too much of the conversation has to stay word for word")
             return None
         before: Final = await self._own_count(await self._measured(case, pending.expansion.items), case.held)
@@ -221,6 +232,7 @@ class Thresholds:
         after: Final = await self._own_count(await self._measured(case, expansion.items), case.held)
         if after > before * _CLEARLY_SMALLER:
             await self._prefixes.mark(digests[-1], case.tokens)
+            tell_skipped(pending.model, pending.caller.team, "stuck")
             self._tell(pending.model, "stuck", f"a compaction made {after} of {before} tokens: it is not used")
             return None
         told: Final = result.model_copy(update={"tokens_before": case.tokens, "tokens_after": after})
@@ -235,6 +247,7 @@ class Thresholds:
         key: Final = await asyncio.to_thread(write_key, pending)
         runner: Final = Runner(pending, metadata, self._budgets)
         flight: Final = await self._flights.join(key, runner.run, pending.settings.deadline_seconds)
+        watch_flight(flight, pending, metadata, lambda: runner.has_run)
         try:
             # Its own task: whoever waits may go away, and others may wait for the same.
             return await asyncio.shield(flight.task)
@@ -248,16 +261,6 @@ class Thresholds:
         raw: Final = {"type": "compaction", "encrypted_content": earlier.content}
         payload: Final = await asyncio.to_thread(open_item, raw, pending.ring, pending.caller, allow_unsealed=True)
         extended: Final = extend_payload(payload, rest, pending.origin, int(time.time()))
-        verbose_proxy_logger.info(
-            "litellm_compaction: door=%s model=%s items=%d, all but %d of them compacted before, tokens_before=%d "
-            "tokens_after=%d",
-            pending.origin,
-            pending.model,
-            len(case.items),
-            len(rest),
-            case.tokens,
-            tokens,
-        )
         return Result(
             item_id=f"cmp_{secrets.token_hex(25)}",
             content=await seal(extended, pending.settings, pending.ring, pending.caller),

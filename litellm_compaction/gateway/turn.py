@@ -22,7 +22,7 @@ class Turn:
 
     `group` is the model group as LiteLLM routes it, `shown_model` the name the client sent, `expansion` the input with
     this plugin's items opened, None where there were none. `compact_at`: the client's own wish. `native`: the backend
-    compacts by itself.
+    compacts by itself. `call_id`: LiteLLM's id of the request.
     """
 
     group: str
@@ -31,6 +31,7 @@ class Turn:
     expansion: Expansion | None = None
     compact_at: CompactAt | None = None
     native: bool = False
+    call_id: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
     # What became of it. `sent` is the request as it went to a backend, `measured` the same for counting where somebody
     # had to, `failure` why a wanted compaction is missing, `was_filtered` whether the threshold was looked at before a
