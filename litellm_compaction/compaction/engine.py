@@ -46,6 +46,7 @@ from litellm_compaction.compaction.answer import Answer, InvalidAnswer, Reply, U
 from litellm_compaction.compaction.policy import SPARE_TOKENS, Policy, fixed_tokens, learned_room, shown_context
 from litellm_compaction.compaction.prompt import Briefing, Style, next_style, write_messages, write_parameters
 from litellm_compaction.compaction.summarizer import BackendFailed, Overflow, RateLimited, StyleRefused, Summarizer
+from litellm_compaction.compaction.threads import run_heavy
 from litellm_compaction.compaction.trim import Cut, DoesNotFit, Unit, cut_by, cut_to, fold_window
 from litellm_compaction.conversation.transcript import count_block, summary_block, write_blocks
 from litellm_compaction.errors import CompactionFailed, CompactionTimeout
@@ -132,7 +133,7 @@ class _Run:
             windows += 1
             before = () if answer is None else (self._carried(answer.summary),)
             # In a thread: to shorten megabytes takes seconds.
-            window, rest = await asyncio.to_thread(self._plan, rest, before, self._policy.max_passes - windows + 1)
+            window, rest = await run_heavy(self._plan, rest, before, self._policy.max_passes - windows + 1)
             part = windows if rest or windows > 1 else 0
             answer = await self._ask(before, window, shown, part, last=not rest)
             shown |= _refs(window) - self._left_out
@@ -201,7 +202,7 @@ class _Run:
                 if trimmed or attempts >= self._policy.max_attempts:
                     reason = f"the transcript does not fit the summarising model's window ({overflow})."
                     raise CompactionFailed(reason, self._policy.failure_status) from None
-                window, trimmed = await asyncio.to_thread(self._trim, window, before, overflow), True
+                window, trimmed = await run_heavy(self._trim, window, before, overflow), True
                 continue
             attempts += 1
             try:
@@ -231,7 +232,7 @@ class _Run:
 
     async def _infer(self, units: Sequence[Unit], briefing: Briefing) -> Reply:
         """One inference, after as many waits as a rate limit asks for and the deadline allows."""
-        messages: Final = await asyncio.to_thread(self._write, units, briefing)
+        messages: Final = await run_heavy(self._write, units, briefing)
         waits = 0
         while True:
             try:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import httpx
 
 from litellm_compaction.compaction.plan import select_user_messages
+from litellm_compaction.compaction.threads import run_heavy
 from litellm_compaction.conversation.expansion import Expansion, Opened, expand_items
 from litellm_compaction.conversation.items import RawItem, classify_items
 from litellm_compaction.envelope.sealing import Caller, KeyRing, content_digest, is_own, open_item
@@ -135,7 +136,7 @@ class Service:
         Raises the compaction's errors, and LiteLLM's own unchanged, as long as no stream has begun.
         """
         pending: Final = self._pending
-        key: Final = await asyncio.to_thread(write_key, pending)
+        key: Final = await run_heavy(write_key, pending)
         runner: Final = Runner(pending, self._metadata, self._budgets)
         flight: Final = await self._flights.join(key, runner.run, pending.settings.deadline_seconds)
         self._frame = replace(self._frame, item_id=flight.item_id)
@@ -160,7 +161,7 @@ class Service:
             events: Final = [*writer.opening(), writer.added(result.content), *self._end(writer, result)]
             return EventTransport(replay_events(events))
         if pending.origin == "compact":
-            messages: Final = await asyncio.to_thread(self._user_messages, result)
+            messages: Final = await run_heavy(self._user_messages, result)
             return JsonTransport(write_compact_body(self._frame, messages, result.content, result.usage, ended))
         item: Final = write_item(self._frame, result.content)
         body: Final = write_response(self._frame, "completed", output=[item], usage=result.usage, completed_at=ended)
