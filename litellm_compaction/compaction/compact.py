@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +18,7 @@ from litellm_compaction.compaction.plan import (
 )
 from litellm_compaction.compaction.policy import Policy
 from litellm_compaction.compaction.summarizer import Summarizer
+from litellm_compaction.compaction.threads import run_heavy
 from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.conversation.items import Item, RawItem, classify_items
 from litellm_compaction.conversation.ledger import read_ledger, write_ledger
@@ -84,8 +84,8 @@ async def compact(
     except (CompactionFailed, CompactionTimeout) as error:
         if not task.ledger_on_failure:
             raise
-        failure, summary = error, await asyncio.to_thread(_ledger_summary, task, policy, error)
-    return await asyncio.to_thread(_describe, task, plan, summary, policy, account, now(), failure)
+        failure, summary = error, await run_heavy(_ledger_summary, task, policy, error)
+    return await run_heavy(_describe, task, plan, summary, policy, account, now(), failure)
 
 
 def _describe(

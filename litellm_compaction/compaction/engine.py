@@ -53,6 +53,7 @@ from litellm_compaction.compaction.summarizer import (
     StyleRefused,
     Summarizer,
 )
+from litellm_compaction.compaction.threads import run_heavy
 from litellm_compaction.compaction.trim import Cut, DoesNotFit, Unit, cut_by, cut_to, fold_window
 from litellm_compaction.conversation.transcript import count_block, summary_block, write_blocks
 from litellm_compaction.errors import CompactionFailed, CompactionTimeout
@@ -142,7 +143,7 @@ class _Run:
             before = () if answer is None else (self._carried(answer.summary),)
             whole, noted = rest, (self._left_out, self._shortened)
             # In a thread: to shorten megabytes takes seconds.
-            window, rest = await asyncio.to_thread(self._plan, rest, before, self._policy.max_passes - windows + 1)
+            window, rest = await run_heavy(self._plan, rest, before, self._policy.max_passes - windows + 1)
             part = windows if rest or windows > 1 else 0
             try:
                 answer = await self._ask(before, window, shown, part, last=not rest)
@@ -221,7 +222,7 @@ class _Run:
                 if trimmed or self._attempts >= self._policy.max_attempts:
                     reason = f"the transcript does not fit the summarising model's window ({overflow})."
                     raise CompactionFailed(reason, self._policy.failure_status) from None
-                window, trimmed = await asyncio.to_thread(self._trim, window, before, overflow), True
+                window, trimmed = await run_heavy(self._trim, window, before, overflow), True
                 continue
             try:
                 return self._checked(read_answer(reply, shown | _refs(window)))
@@ -250,7 +251,7 @@ class _Run:
 
     async def _infer(self, units: Sequence[Unit], briefing: Briefing) -> Reply:
         """One inference, after as many waits as a rate limit asks for and the deadline allows."""
-        messages: Final = await asyncio.to_thread(self._write, units, briefing)
+        messages: Final = await run_heavy(self._write, units, briefing)
         waits = 0
         while True:
             self._allow_tries()

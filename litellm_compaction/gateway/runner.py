@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ from litellm_compaction.compaction.plan import Limits
 from litellm_compaction.compaction.policy import Policy
 from litellm_compaction.compaction.prompt import write_instructions
 from litellm_compaction.compaction.summarizer import Tries
+from litellm_compaction.compaction.threads import run_heavy
 from litellm_compaction.envelope.payload import Payload, TooLarge
 from litellm_compaction.envelope.sealing import Caller, KeyRing, seal_payload, write_unsealed
 from litellm_compaction.errors import CompactionFailed
@@ -56,7 +56,7 @@ async def seal(payload: Payload, settings: Settings, ring: KeyRing, caller: Call
     if not settings.seal:
         return write_unsealed(payload)
     try:
-        return await asyncio.to_thread(seal_payload, payload, ring, caller, settings.bind, os.urandom)
+        return await run_heavy(seal_payload, payload, ring, caller, settings.bind, os.urandom)
     except TooLarge:
         reason: Final = "what has to be kept is too large for one compaction item."
         raise CompactionFailed(reason, settings.failure_status) from None
@@ -101,7 +101,7 @@ class Runner:
         if router is None:
             raise RuntimeError("LiteLLM has no router: a model_list is needed")
         # Megabytes of transcript: counting, rendering and sealing them would hold the event loop.
-        count: Final = await asyncio.to_thread(load_counter)
+        count: Final = await run_heavy(load_counter)
         reader: Final = self._limits(router, pending.model)
         writer: Final = self._limits(router, pending.writer_model)
         run.writes_within(writer)
@@ -116,7 +116,7 @@ class Runner:
             application=pending.application,
             ledger_on_failure=pending.settings.on_failure == "ledger",
         )
-        plan: Final = await asyncio.to_thread(make_plan, task, count)
+        plan: Final = await run_heavy(make_plan, task, count)
         profile: Final = read_profile(router, pending.writer_model, pending.caller.team)
         policy: Final = Policy(
             instructions=write_instructions(pending.settings.instructions),

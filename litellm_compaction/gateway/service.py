@@ -14,6 +14,7 @@ from litellm.types.llms.openai import ResponseAPIUsage
 
 from litellm_compaction.compaction.answer import Usage
 from litellm_compaction.compaction.plan import select_user_messages
+from litellm_compaction.compaction.threads import run_heavy
 from litellm_compaction.conversation.expansion import Expansion, Opened, expand_items
 from litellm_compaction.conversation.items import RawItem, classify_items
 from litellm_compaction.envelope.sealing import Caller, KeyRing, content_digest, is_own, open_item
@@ -157,7 +158,7 @@ class Service:
         Raises the compaction's errors, and LiteLLM's own unchanged, as long as no stream has begun.
         """
         pending: Final = self._pending
-        key: Final = await asyncio.to_thread(write_key, pending)
+        key: Final = await run_heavy(write_key, pending)
         runner: Final = Runner(pending, self._metadata, self._budgets)
         flight: Final = await self._flights.join(key, runner.run, pending.settings.deadline_seconds)
         watch_flight(flight, pending, self._metadata, lambda: runner.has_run)
@@ -183,7 +184,7 @@ class Service:
             events: Final = [*writer.opening(), writer.added(result.content), *self._end(writer, result)]
             return EventTransport(replay_events(events))
         if pending.origin == "compact":
-            messages: Final = await asyncio.to_thread(self._user_messages, result)
+            messages: Final = await run_heavy(self._user_messages, result)
             return JsonTransport(write_compact_body(self._frame, messages, result.content, self._usage(result), ended))
         item: Final = write_item(self._frame.item_id, result.content)
         usage: Final = self._usage(result)

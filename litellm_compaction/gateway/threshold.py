@@ -33,6 +33,7 @@ from litellm_compaction.budget.limits import min_known
 from litellm_compaction.compaction.answer import Usage
 from litellm_compaction.compaction.extend import extend_payload
 from litellm_compaction.compaction.plan import Limits, plan_compaction
+from litellm_compaction.compaction.threads import run_heavy
 from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.conversation.items import Kind, RawItem, classify_items, normalize_input
 from litellm_compaction.conversation.measure import Measured
@@ -145,7 +146,7 @@ class Thresholds:
             return None
         items: Final = normalize_input(body.get("input"))
         # In a thread: of a hundred thousand items each is looked at.
-        fixed: Final = await self._own_count(await asyncio.to_thread(_fixed, measured, items), held)
+        fixed: Final = await self._own_count(await run_heavy(_fixed, measured, items), held)
         room: Final = None if held.budget is None else held.budget.input - fixed
         if fixed >= limit:
             tell_skipped(group, turn.caller.team, "fixed")
@@ -185,7 +186,7 @@ class Thresholds:
         return pending
 
     async def _compact(self, case: _Case, metadata: Mapping[str, Any]) -> _Compacted | None:
-        digests: Final = await asyncio.to_thread(digest_prefixes, case.pending, case.items)
+        digests: Final = await run_heavy(digest_prefixes, case.pending, case.items)
         mark: Final = await self._prefixes.find_mark(digests, case.tokens)
         known: Final = await self._prefixes.find(digests)
         if known is None:
@@ -204,7 +205,7 @@ class Thresholds:
             tell_reuse(case.pending, metadata, "remembered", earlier)
             return _Compacted(expansion.items, earlier)
         tokens: Final = await self._own_count(await self._measured(case, expansion.items), case.held)
-        shorter: Final = await asyncio.to_thread(digest_prefixes, case.pending, expansion.items)
+        shorter: Final = await run_heavy(digest_prefixes, case.pending, expansion.items)
         if tokens > case.limit and mark is None and await self._prefixes.find_mark(shorter, tokens) is None:
             case.pending.expansion = expansion
             again: Final = await self._run(case, digests, metadata)
@@ -217,7 +218,7 @@ class Thresholds:
     async def _run(self, case: _Case, digests: Sequence[str], metadata: Mapping[str, Any]) -> _Compacted | None:
         """The compaction itself; None where there is nothing to gain."""
         pending: Final = case.pending
-        if await asyncio.to_thread(_must_stay, pending.expansion, case.room, fits=case.fits):
+        if await run_heavy(_must_stay, pending.expansion, case.room, fits=case.fits):
             tell_skipped(pending.model, pending.caller.team, "forced")
             self._tell(pending.model, "forced", "too much of the conversation has to stay word for word")
             return None
@@ -238,13 +239,13 @@ class Thresholds:
         told: Final = result.model_copy(update={"tokens_before": case.tokens, "tokens_after": after})
         await self._prefixes.remember(digests[-1], told)
         if after > case.limit:
-            shorter: Final = await asyncio.to_thread(digest_prefixes, pending, expansion.items)
+            shorter: Final = await run_heavy(digest_prefixes, pending, expansion.items)
             await self._prefixes.mark(shorter[-1], after)
             self._tell(pending.model, "long", f"{after} tokens are left after a compaction, over {case.limit}")
         return _Compacted(expansion.items, told)
 
     async def _fly(self, pending: Pending, metadata: Mapping[str, Any]) -> Result:
-        key: Final = await asyncio.to_thread(write_key, pending)
+        key: Final = await run_heavy(write_key, pending)
         runner: Final = Runner(pending, metadata, self._budgets)
         flight: Final = await self._flights.join(key, runner.run, pending.settings.deadline_seconds)
         watch_flight(flight, pending, metadata, lambda: runner.has_run)
@@ -259,7 +260,7 @@ class Thresholds:
         superseded by it, so the earlier one would take the rest away."""
         pending: Final = case.pending
         raw: Final = {"type": "compaction", "encrypted_content": earlier.content}
-        payload: Final = await asyncio.to_thread(open_item, raw, pending.ring, pending.caller, allow_unsealed=True)
+        payload: Final = await run_heavy(open_item, raw, pending.ring, pending.caller, allow_unsealed=True)
         extended: Final = extend_payload(payload, rest, pending.origin, int(time.time()))
         return Result(
             item_id=f"cmp_{secrets.token_hex(25)}",
@@ -279,7 +280,7 @@ class Thresholds:
         # What earlier items were restored to is folded into the new one. In the role of a developer it would be taken
         # for a message of the client's, and stay.
         prefix: Final = [raw for place, raw in enumerate(case.items[:covered]) if place not in case.summaries]
-        return await asyncio.to_thread(
+        return await run_heavy(
             expand_input,
             [*prefix, item, *case.items[covered:]],
             pending.settings,

@@ -58,6 +58,7 @@ def request(**members: Any) -> Pending:
         "stream": False,
         "model": "group",
         "settings": Settings.model_validate({"instructions": "SECRET {default}"}),
+        "writer_model": "group",
         "writer_settings": Settings.model_validate({}),
         "ring": KeyRing(["SECRET"]),
         "caller": Caller("raw-SECRET-key", "team 1\nx=y", "SECRET@example.org"),

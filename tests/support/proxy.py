@@ -112,7 +112,7 @@ def running_proxy(
         with proxy.log_file.open("wb") as log:
             process = _start(proxy, config_file, log.fileno(), env, workers)
             try:
-                _wait_until_live(process, proxy)
+                _wait_until_live(process, proxy, workers)
                 yield proxy
             finally:
                 _stop(process)
@@ -165,10 +165,14 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait(20)
 
 
-def _wait_until_live(process: subprocess.Popen[bytes], proxy: LiveProxy) -> None:
+def _wait_until_live(process: subprocess.Popen[bytes], proxy: LiveProxy, workers: int) -> None:
     give_up_at = time.monotonic() + _START_SECONDS
     while time.monotonic() < give_up_at:
         assert process.poll() is None, proxy.log()
+        # The first of several workers answers while the others still load.
+        if workers > 1 and proxy.log().count("Application startup complete") < workers:
+            time.sleep(0.1)
+            continue
         try:
             if httpx.get(f"{proxy.url}/health/liveliness", timeout=2, trust_env=False).is_success:
                 return

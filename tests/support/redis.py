@@ -56,12 +56,12 @@ class LiveRedis:
 
 
 @contextmanager
-def running_redis() -> Iterator[LiveRedis]:
-    """A Redis on a free port that keeps nothing and ends with the block. Skips the test where there is no
-    `redis-server`, or fails it where it is required (REQUIRE_REDIS=1)."""
+def running_redis(port: int | None = None) -> Iterator[LiveRedis]:
+    """A Redis on a free port, or on a given one, that keeps nothing and ends with the block. Skips the test where there
+    is no `redis-server`, or fails it where it is required (REQUIRE_REDIS=1)."""
     with tempfile.TemporaryDirectory(prefix="litellm-compaction-redis-") as folder:
         log_file = Path(folder) / "redis.log"
-        port = _free_port()
+        port = port or _free_port()
         command = [_find_server(), "--bind", "127.0.0.1", "--port", str(port), "--dir", folder, "--daemonize", "no"]
         command += ["--save", "", "--appendonly", "no"]
         with log_file.open("wb") as log:
