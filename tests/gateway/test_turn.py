@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from litellm_compaction.conversation.items import RawItem
 from litellm_compaction.envelope.sealing import Caller
 from litellm_compaction.gateway.turn import Turn
 
-GIVEN = [{"type": "message", "role": "user", "content": "long"}]
-COMPACTED = [{"type": "message", "role": "user", "content": "short"}]
+GIVEN: list[RawItem] = [{"type": "message", "role": "user", "content": "long"}]
+COMPACTED: list[RawItem] = [{"type": "message", "role": "user", "content": "short"}]
 
 
 def compacted() -> Turn:
