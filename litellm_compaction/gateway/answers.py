@@ -58,23 +58,23 @@ class Answers:
 
     async def stream(self, turn: Turn, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """The events as the client gets them, numbered without gaps."""
-        number = -1
-        item_number: int | None = None
+        sent, behind = 0, False
         try:
             async for event in events:
                 kind = _kind(event)
-                if turn.result is not None and item_number is None and kind not in _OPENING:
-                    item_number = number + 1
-                    for item_event in _item_events(turn.result, item_number):
+                if turn.result is not None and not behind and kind not in _OPENING:
+                    behind = True
+                    for item_event in _item_events(turn.result, sent):
                         yield item_event
-                number = max(number, getattr(event, "sequence_number", None) or 0)
+                        sent += 1
                 finished = await self._finish_event(turn, event) if kind in _TERMINAL else event
-                yield finished if item_number is None else _shifted(finished)
+                yield finished if turn.result is None else _placed(finished, sent, behind=behind)
+                sent += 1
         except Exception as error:
             refused: Final = self._overflows.read(turn, error)
             if refused is None:
                 raise
-            yield ErrorEvent(type="error", sequence_number=_shift(number + 1, item_number), error=refused.body())
+            yield ErrorEvent(type="error", sequence_number=sent, error=refused.body())
             raise StreamRefused(refused) from error
 
     async def _finish_event(self, turn: Turn, event: Any) -> Any:
@@ -123,15 +123,11 @@ def _item_events(result: Result, number: int) -> Sequence[ItemEvent]:
     ]
 
 
-def _shifted(event: Any) -> Any:
-    """Behind the item and its two events."""
-    index, number = getattr(event, "output_index", None), getattr(event, "sequence_number", None)
-    changes: Final = {
-        **({} if index is None else {"output_index": index + 1}),
-        **({} if number is None else {"sequence_number": number + len(_ITEM_EVENTS)}),
-    }
-    return event.model_copy(update=changes) if changes else event
+def _placed(event: Any, number: int, *, behind: bool) -> Any:
+    """An event of a compacted answer under its place in the stream, and behind the item one index further.
 
-
-def _shift(number: int, item_number: int | None) -> int:
-    return number if item_number is None else number + len(_ITEM_EVENTS)
+    Counted, not shifted: LiteLLM before 1.106 does not number the events of a bridged backend.
+    """
+    index: Final = getattr(event, "output_index", None)
+    moved: Final = {"output_index": index + 1} if behind and index is not None else {}
+    return event.model_copy(update={"sequence_number": number, **moved})

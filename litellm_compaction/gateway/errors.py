@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi import HTTPException
 from litellm.proxy._types import ProxyException
+from litellm.types.router import RouterRateLimitError, RouterRateLimitErrorBasic
 
 from litellm_compaction.errors import CompactionError
 
-_ROUTER_WORDS: Final = "\n\nLiteLLM: model group "
+# As LiteLLM words it now, and before 1.104.
+_ROUTER_WORDS: Final = re.compile(r"\n\nLiteLLM: model group |\. Received Model Group=")
 
 
 class CompactionProxyException(ProxyException):
@@ -57,6 +61,17 @@ class StreamRefused(Exception):
         self.body: Final = error.body()
 
 
+def status_of(error: Exception) -> int | None:
+    """The HTTP status of an error, as the proxy would answer it; None where it has none of its own.
+
+    LiteLLM before 1.106 answers its router's cooldowns with a 429 that the errors do not carry yet.
+    """
+    status: Final = getattr(error, "status_code", None)
+    if status is None and isinstance(error, (RouterRateLimitError, RouterRateLimitErrorBasic)):
+        return HTTPStatus.TOO_MANY_REQUESTS.value
+    return status if isinstance(status, int) else None
+
+
 def retry_after_of(error: Exception) -> str | None:
     """What a provider, or LiteLLM of its own cooldown, said about when to come back."""
     headers: Final = getattr(getattr(error, "response", None), "headers", None) or {}
@@ -88,7 +103,7 @@ def forget_router_words(error: Exception) -> None:
 
 def without_router_words(message: str) -> str:
     """A message as the backend's error had it, before a router told what became of it."""
-    return message.partition(_ROUTER_WORDS)[0]
+    return _ROUTER_WORDS.split(message, maxsplit=1)[0]
 
 
 def as_compaction_error(error: Exception) -> CompactionError:
@@ -98,7 +113,7 @@ def as_compaction_error(error: Exception) -> CompactionError:
     """
     if isinstance(error, CompactionError):
         return error
-    status: Final = int(getattr(error, "status_code", None) or 500)
+    status: Final = status_of(error) or 500
     told: Final = CompactionError(str(getattr(error, "message", error)))
     told.status = status
     told.code = {401: "invalid_api_key", 429: "rate_limit_exceeded", 503: "server_is_overloaded"}.get(

@@ -276,6 +276,7 @@ class CompactionHandler(CustomLogger):
         if not turn.was_filtered:  # LiteLLM's older routing strategies, and a deployment asked for by its id
             await self._thresholds.apply(turn, _group(kwargs), kwargs, _metadata(kwargs))
         turn.was_filtered = False
+        turn.put_compacted(kwargs)
         return await self._enforcer.hold(turn, _group(kwargs), turn.caller, kwargs)
 
     async def _guard(self, name: str, kwargs: dict[str, Any]) -> bool:

@@ -25,7 +25,7 @@ from litellm_compaction.compaction.summarizer import (
     StyleRefused,
     Tries,
 )
-from litellm_compaction.gateway.errors import read_seconds, retry_after_of, without_router_words
+from litellm_compaction.gateway.errors import read_seconds, retry_after_of, status_of, without_router_words
 from litellm_compaction.gateway.inference import INFERENCE_KEY, Inference, real_error
 from litellm_compaction.gateway.tracing import inner_parent
 
@@ -219,7 +219,7 @@ class RouterSummarizer:
             return StyleRefused(error)
         wait: Final = retry_after_of(error)
         seconds: Final = None if wait is None else read_seconds(wait)
-        if getattr(error, "status_code", None) == _RATE_LIMIT and seconds is not None:
+        if status_of(error) == _RATE_LIMIT and seconds is not None:
             return RateLimited(seconds, error)
         return error if _is_callers(error) else BackendFailed(_told(error))
 
@@ -229,9 +229,9 @@ def overflow_of(error: Exception) -> Refusal | None:
     words: Final = without_router_words(str(error))
     if isinstance(error, litellm.exceptions.ContextWindowExceededError):
         return read_overflow(400, "context_length_exceeded", words) or Refusal()
-    status: Final = getattr(error, "status_code", None)
+    status: Final = status_of(error)
     code: Final = getattr(error, "code", None)
-    return read_overflow(status if isinstance(status, int) else None, code if isinstance(code, str) else None, words)
+    return read_overflow(status, code if isinstance(code, str) else None, words)
 
 
 def _is_echo(refusal: Refusal, error: Exception, messages: Sequence[Mapping[str, Any]]) -> bool:
@@ -244,18 +244,18 @@ def _is_echo(refusal: Refusal, error: Exception, messages: Sequence[Mapping[str,
 
 def _wants_other_bound(error: Exception) -> bool:
     """Reasoning models behind a name LiteLLM does not know take `max_completion_tokens` only."""
-    return getattr(error, "status_code", None) in _REQUEST_ERRORS and _OTHER_BOUND.search(str(error)) is not None
+    return status_of(error) in _REQUEST_ERRORS and _OTHER_BOUND.search(str(error)) is not None
 
 
 def _is_callers(error: Exception) -> bool:
     """Rate limit, authentication, permission, unknown model, budget: answered as LiteLLM answers them. The rest gets
     the status of `compaction_failed`: Codex repeats a 500 fifteen times."""
-    return isinstance(error, _CALLERS_ERRORS) or getattr(error, "status_code", None) in _CALLERS_STATUSES
+    return isinstance(error, _CALLERS_ERRORS) or status_of(error) in _CALLERS_STATUSES
 
 
 def _told(error: Exception) -> str:
     """What a client may know: a refusal in the backend's words, an outage without addresses and internals."""
-    status: Final = getattr(error, "status_code", None)
+    status: Final = status_of(error)
     if status in _REFUSALS:
         return without_router_words(str(getattr(error, "message", error)))[:_SHOWN_CHARACTERS]
     return type(error).__name__ if status is None else f"{type(error).__name__} (status {status})"
@@ -264,7 +264,7 @@ def _told(error: Exception) -> str:
 def _refuses_form(error: Exception) -> bool:
     if isinstance(error, litellm.exceptions.UnsupportedParamsError):
         return True
-    status: Final = getattr(error, "status_code", None)
+    status: Final = status_of(error)
     return status in _REQUEST_ERRORS and _REFUSED_FORM.search(str(error)) is not None
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
+from packaging.specifiers import SpecifierSet
+
 from litellm_compaction.errors import SettingsError
 
 if TYPE_CHECKING:
     from litellm_compaction.gateway.hook import CompactionHandler
 
-LOWEST_LITELLM: Final = (1, 108, 7)
+# As pyproject.toml declares it; whoever has the package on a path only, without its metadata, is protected, too.
+SUPPORTED_LITELLM: Final = ">=1.103.0,!=1.107.0"
 
 
 def build_handler() -> CompactionHandler:
@@ -22,11 +25,9 @@ def build_handler() -> CompactionHandler:
 
 
 def check_litellm(installed: str) -> None:
-    """Raises SettingsError if `installed` is older than the lowest supported LiteLLM, or the compromised release."""
-    numbers: Final = tuple(int(part) for part in installed.split(".")[:3] if part.isdigit())
-    lowest: Final = ".".join(map(str, LOWEST_LITELLM))
-    if numbers < LOWEST_LITELLM or numbers == (1, 107, 0):
+    """Raises SettingsError if `installed` is none of the supported releases: too old, or the compromised one."""
+    if not SpecifierSet(SUPPORTED_LITELLM).contains(installed, prereleases=True):
         raise SettingsError(
-            f"litellm-compaction needs litellm {lowest} or newer, and this proxy runs {installed}. "
-            f"Upgrade it: pip install 'litellm[proxy]>={lowest}'"
+            f"litellm-compaction needs litellm{SUPPORTED_LITELLM}, and this proxy runs {installed}. "
+            f"Change it: pip install 'litellm[proxy]{SUPPORTED_LITELLM}'"
         )

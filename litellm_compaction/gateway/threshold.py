@@ -111,7 +111,7 @@ class Thresholds:
         Never raises: why a compaction that was wanted is missing stands in the turn.
         """
         # A retry, or a fallback to another group: what held for the one before does not.
-        turn.result, turn.failure, turn.origin = None, None, None
+        turn.result, turn.failure, turn.origin, turn.replaced = None, None, None, None
         try:
             case: Final = await self._case(turn, group, body, metadata)
             compacted: Final = None if case is None else await self._compact(case, metadata)
@@ -121,6 +121,7 @@ class Thresholds:
             return
         if case is None or compacted is None:
             return
+        turn.replaced = body.get("input"), compacted.items
         body["input"] = compacted.items
         turn.was_measured(await self._counter.measure(body), body)
         turn.result, turn.origin = compacted.result, _origin(turn)

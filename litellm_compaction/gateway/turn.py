@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from litellm_compaction.conversation.expansion import Expansion
+from litellm_compaction.conversation.items import RawItem
 from litellm_compaction.conversation.measure import Measured
 from litellm_compaction.envelope.sealing import Caller
 from litellm_compaction.gateway.context_management import CompactAt
@@ -35,7 +36,7 @@ class Turn:
     extra: dict[str, Any] = field(default_factory=dict)
     # What became of it. `sent` is the request as it went to a backend, `measured` the same for counting where somebody
     # had to, `failure` why a wanted compaction is missing, `was_filtered` whether the threshold was looked at before a
-    # deployment was picked.
+    # deployment was picked, `replaced` the input then, and the compacted one in its place.
     origin: Literal["threshold", "auto"] | None = None
     result: Result | None = None
     writer: str = ""
@@ -44,11 +45,18 @@ class Turn:
     answering_group: str = ""
     failure: Exception | None = None
     was_filtered: bool = False
+    replaced: tuple[Any, list[RawItem]] | None = None
     _measured_of: tuple[object, ...] = ()
 
     def __deepcopy__(self, _: dict[int, Any]) -> Turn:
         """Itself: LiteLLM and other callbacks copy requests, and this one is what the hooks know each other by."""
         return self
+
+    def put_compacted(self, body: dict[str, Any]) -> None:
+        """The compacted input into `body`, where LiteLLM (from 1.110 on) showed a copy of the request when a deployment
+        was picked. Whatever else stands there, another hook has made of the compacted one."""
+        if self.replaced is not None and body.get("input") == self.replaced[0]:
+            body["input"] = self.replaced[1]
 
     def measured_of(self, body: Mapping[str, Any]) -> Measured | None:
         """What was measured, if it was of this very request: by identity, since comparing megabytes costs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import httpx
 import pytest
+from litellm.types.router import RouterRateLimitError, RouterRateLimitErrorBasic
 
 from litellm_compaction.errors import CompactionError, CompactionFailed, CompactionTimeout, TriggerNotLast
 from litellm_compaction.gateway.errors import (
@@ -12,6 +13,7 @@ from litellm_compaction.gateway.errors import (
     forget_router_words,
     read_seconds,
     retry_after_of,
+    status_of,
 )
 
 
@@ -53,6 +55,20 @@ def test_foreign_error_in_a_stream(status: int | None, expected: int, code: str)
     assert error.body()["type"] == "api_error"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        RouterRateLimitErrorBasic(model="m"),
+        RouterRateLimitError(model="m", cooldown_time=5, enable_pre_call_checks=False, cooldown_list=[]),
+    ],
+    ids=["limit", "cooldown"],
+)
+def test_a_router_without_deployments_is_a_rate_limit(error: Exception) -> None:
+    """Whether or not this LiteLLM writes the status into its error."""
+    assert status_of(error) == 429
+    assert as_compaction_error(error).code == "rate_limit_exceeded"
+
+
 def test_plain_error_in_a_stream() -> None:
     """Any other exception is a server error with its own text."""
     error = as_compaction_error(ValueError("odd"))
@@ -85,9 +101,17 @@ def test_retry_after_is_found(error: Exception, told: str | None) -> None:
     assert retry_after_of(error) == told
 
 
-def test_words_of_the_inner_router_are_taken_off() -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        "\n\nLiteLLM: model group m had no fallbacks",
+        ". Received Model Group=m\nAvailable Model Group Fallbacks=None",
+    ],
+    ids=["now", "before-1.104"],
+)
+def test_words_of_the_inner_router_are_taken_off(words: str) -> None:
     """The sentence LiteLLM's router adds stands once: the outer router adds it again."""
-    error = FromLiteLLM(message="slow down\n\nLiteLLM: model group m had no fallbacks")
+    error = FromLiteLLM(message=f"slow down{words}")
     forget_router_words(error)
     assert error.message == "slow down"
     own, plain = CompactionFailed("x\n\nLiteLLM: model group y.", 400), ValueError("odd")

@@ -8,7 +8,7 @@ import litellm
 import pytest
 from litellm.proxy._types import UserAPIKeyAuth
 from litellm.router import Router
-from litellm.types.router import RetryPolicy
+from litellm.types.router import RetryPolicy, RouterRateLimitError
 
 from litellm_compaction.compaction.answer import Reply, Usage
 from litellm_compaction.compaction.summarizer import BackendFailed, Overflow, RateLimited, StyleRefused
@@ -373,8 +373,7 @@ async def test_words_of_the_transcript_in_an_error_are_no_overflow(echoed: bool)
 
 async def test_litellms_own_cooldown_can_be_waited_for() -> None:
     """A group whose deployments all rest says for how long."""
-    error = Status(429, "No deployments available")
-    error.cooldown_time = 5.0  # type: ignore[attr-defined]  # as LiteLLM's error has it
+    error = RouterRateLimitError(model="group", cooldown_time=5.0, enable_pre_call_checks=False, cooldown_list=["id"])
     with pytest.raises(RateLimited) as caught:
         await ask(FakeRouter(error))
     assert caught.value.seconds == 5.0
