@@ -6,13 +6,16 @@ import json
 import zlib
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 Origin = Literal["trigger", "compact", "threshold", "auto"]
 Bind = Literal["team", "user", "key", "none"]
 VERSION: Final = 1
 # An item may inflate to this many bytes and no further: a small item must not become a memory bomb.
 MAX_PLAIN_BYTES: Final = 64 * 1024 * 1024
+# And hold no more items than this: `{}` takes three bytes here and thirty times as much as an object. What is kept of a
+# window of a million tokens is ten times less.
+MAX_ITEMS: Final = 250_000
 
 
 class Payload(BaseModel):
@@ -54,8 +57,9 @@ class TooLarge(ValueError):
 def dump_payload(payload: Payload) -> bytes:
     """The payload as JSON bytes. Lone surrogates (seen in tool output) pass, so any text survives.
 
-    Raises TooLarge over MAX_PLAIN_BYTES: such an item could not be opened again.
+    Raises TooLarge over MAX_PLAIN_BYTES and MAX_ITEMS: such an item could not be opened again.
     """
+    check_items(payload)
     plain: Final = json.dumps(payload.model_dump(), ensure_ascii=False, separators=(",", ":"))
     encoded: Final = plain.encode("utf-8", "surrogatepass")
     if len(encoded) > MAX_PLAIN_BYTES:
@@ -63,12 +67,21 @@ def dump_payload(payload: Payload) -> bytes:
     return encoded
 
 
+def check_items(payload: Payload) -> None:
+    """Raises TooLarge on more than MAX_ITEMS."""
+    if len(payload.kept) + len(payload.system) > MAX_ITEMS - len(payload.folded):
+        raise TooLarge
+
+
 def load_payload(plain: bytes) -> Payload:
     """Raises BrokenPayload."""
     try:
         # json, not pydantic's parser: the latter refuses the lone surrogates that dump_payload keeps.
-        return Payload.model_validate(json.loads(plain.decode("utf-8", "surrogatepass")))
-    except (ValueError, ValidationError, RecursionError) as error:
+        value: Final = json.loads(plain.decode("utf-8", "surrogatepass"))
+        if sum(len(value.get(name) or ()) for name in ("kept", "system", "folded")) > MAX_ITEMS:
+            raise BrokenPayload
+        return Payload.model_validate(value)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:  # pydantic's are ValueErrors
         raise BrokenPayload from error
 
 

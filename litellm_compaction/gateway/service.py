@@ -15,7 +15,8 @@ from litellm.types.llms.openai import ResponseAPIUsage
 from litellm_compaction.compaction.answer import Usage
 from litellm_compaction.compaction.plan import select_user_messages
 from litellm_compaction.conversation.expansion import Expansion, Opened, expand_items
-from litellm_compaction.conversation.items import RawItem, classify_items
+from litellm_compaction.conversation.items import RawItem, classify_items, is_control
+from litellm_compaction.envelope.payload import Payload
 from litellm_compaction.envelope.sealing import Caller, KeyRing, content_digest, is_own, open_item
 from litellm_compaction.errors import CompactionError, UnreadableItem
 from litellm_compaction.gateway.budgets import Budgets
@@ -68,6 +69,7 @@ def expand_input(
             return raw
         try:
             payload: Final = open_item(raw, ring, caller, allow_unsealed=allow_unsealed)
+            _check_flat(payload, raw)
         except UnreadableItem:
             if settings.foreign_items == "reject":
                 raise
@@ -75,6 +77,12 @@ def expand_input(
         return Opened(payload, content_digest(str(content)))
 
     return expand_items(items, open_one, settings.summary_role, chained=chained, keep_open=keep_open)
+
+
+def _check_flat(payload: Payload, raw: RawItem) -> None:
+    """Items never nest; where they are not sealed, a client may have written one that does. Raises UnreadableItem."""
+    if any(map(is_control, (*payload.kept, *payload.system))):
+        raise UnreadableItem(raw.get("id"), raw.get("encrypted_content"))
 
 
 async def finish_events(pending: Pending, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
