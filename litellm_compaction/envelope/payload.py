@@ -16,6 +16,9 @@ MAX_PLAIN_BYTES: Final = 64 * 1024 * 1024
 # And hold no more items than this: `{}` takes three bytes here and thirty times as much as an object. What is kept of a
 # window of a million tokens is ten times less.
 MAX_ITEMS: Final = 250_000
+# Nor more brackets, each of which may be an object: read before any is made. 20 MB of JSON that was itself made of small
+# objects have half of that.
+MAX_BRACKETS: Final = 2_000_000
 
 
 class Payload(BaseModel):
@@ -57,12 +60,12 @@ class TooLarge(ValueError):
 def dump_payload(payload: Payload) -> bytes:
     """The payload as JSON bytes. Lone surrogates (seen in tool output) pass, so any text survives.
 
-    Raises TooLarge over MAX_PLAIN_BYTES and MAX_ITEMS: such an item could not be opened again.
+    Raises TooLarge over MAX_PLAIN_BYTES, MAX_ITEMS and MAX_BRACKETS: such an item could not be opened again.
     """
     check_items(payload)
     plain: Final = json.dumps(payload.model_dump(), ensure_ascii=False, separators=(",", ":"))
     encoded: Final = plain.encode("utf-8", "surrogatepass")
-    if len(encoded) > MAX_PLAIN_BYTES:
+    if len(encoded) > MAX_PLAIN_BYTES or _has_many_brackets(encoded):
         raise TooLarge
     return encoded
 
@@ -75,6 +78,8 @@ def check_items(payload: Payload) -> None:
 
 def load_payload(plain: bytes) -> Payload:
     """Raises BrokenPayload."""
+    if _has_many_brackets(plain):
+        raise BrokenPayload
     try:
         # json, not pydantic's parser: the latter refuses the lone surrogates that dump_payload keeps.
         value: Final = json.loads(plain.decode("utf-8", "surrogatepass"))
@@ -83,6 +88,10 @@ def load_payload(plain: bytes) -> Payload:
         return Payload.model_validate(value)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:  # pydantic's are ValueErrors
         raise BrokenPayload from error
+
+
+def _has_many_brackets(plain: bytes) -> bool:
+    return plain.count(b"{") + plain.count(b"[") > MAX_BRACKETS
 
 
 def compress(plain: bytes) -> bytes:

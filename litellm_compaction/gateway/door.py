@@ -68,7 +68,8 @@ def classify_request(call_type: str, data: Mapping[str, Any], *, normalize_trigg
     if isinstance(limit, int) and limit < _MIN_OUTPUT_TOKENS:
         raise OutputLimitTooSmall
     transcript: Final = [item for item in items if item.get("type") != TRIGGER_TYPE]
-    return CompactionRequest("trigger", transcript, stream=data.get("stream") is True)
+    # As LiteLLM reads it: what it takes for a stream has to be answered by one.
+    return CompactionRequest("trigger", transcript, stream=bool(data.get("stream")))
 
 
 def _triggers(items: Sequence[RawItem]) -> list[int]:

@@ -14,6 +14,7 @@ from litellm.types.llms.openai import ResponseAPIUsage
 
 from litellm_compaction.compaction.answer import Usage
 from litellm_compaction.compaction.plan import select_user_messages
+from litellm_compaction.conversation.bounds import check_bounds
 from litellm_compaction.conversation.expansion import Expansion, Opened, expand_items
 from litellm_compaction.conversation.items import RawItem, classify_items, is_control
 from litellm_compaction.envelope.payload import Payload
@@ -61,7 +62,7 @@ def expand_input(
     keep_open: bool = False,
 ) -> Expansion:
     """The input with this plugin's items opened. Raises UnreadableItem for one that cannot be, unless it belongs to a
-    native backend or the operator chose a note."""
+    native backend or the operator chose a note, and InvalidInput for what could not be written again."""
 
     def open_one(raw: RawItem) -> Opened | RawItem:
         content: Final = raw.get("encrypted_content")
@@ -76,7 +77,10 @@ def expand_input(
             return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": _NOTE}]}
         return Opened(payload, content_digest(str(content)))
 
-    return expand_items(items, open_one, settings.summary_role, chained=chained, keep_open=keep_open)
+    expansion: Final = expand_items(items, open_one, settings.summary_role, chained=chained, keep_open=keep_open)
+    if mode == "own":
+        check_bounds(expansion.items)
+    return expansion
 
 
 def _check_flat(payload: Payload, raw: RawItem) -> None:

@@ -76,7 +76,7 @@ def ask(
     """Send a body, in the given pieces; `ends`: whether the client stays until its end."""
     pieces = [body] if isinstance(body, bytes) else list(body)
     last = len(pieces) - 1
-    messages = [
+    messages: list[Message] = [
         {"type": "http.request", "body": piece, "more_body": number < last or not ends}
         for number, piece in enumerate(pieces)
     ]
