@@ -28,6 +28,9 @@ from typing import ClassVar, Final, Literal
 
 INVALID_REQUEST: Final = "invalid_request_error"
 UNCHANGED: Final = "The conversation is unchanged."
+# What a client or a backend wrote stands in some messages: never more of it than this.
+_MOST_CHARACTERS: Final = 2_000
+_MOST_NAMED: Final = 100
 
 
 class CompactionError(Exception):
@@ -39,12 +42,18 @@ class CompactionError(Exception):
     param: str | None = None
 
     def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message: Final = message
+        self.message: Final = _told(message, _MOST_CHARACTERS)
+        super().__init__(self.message)
 
     def body(self) -> dict[str, str | None]:
         """The value of `error` in the response body."""
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+
+def _told(text: str, most: int) -> str:
+    """A text as an answer can hold it: not endless, and without the lone surrogates that cannot be encoded."""
+    cut: Final = text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
+    return cut.encode("utf-8", "replace").decode()
 
 
 class InvalidRequest(CompactionError):
@@ -114,11 +123,12 @@ class UnreadableItem(InvalidRequest):
     code = "invalid_encrypted_content"
     param = None
 
-    def __init__(self, item_id: str | None, content: object, reason: Unreadable = "malformed") -> None:
+    def __init__(self, item_id: object, content: object, reason: Unreadable = "malformed") -> None:
         self.reason: Final = reason
         # Subject as OpenAI words it: the id, else the ends of the content.
         text: Final = content if isinstance(content, str) else ""
-        subject: Final = f"for item {item_id}" if item_id else f"{text[:4]}...{text[-4:]}"
+        named: Final = isinstance(item_id, str) and item_id
+        subject: Final = f"for item {_told(named, _MOST_NAMED)}" if named else f"{text[:4]}...{text[-4:]}"
         super().__init__(
             f"The encrypted content {subject} could not be verified. "
             "Reason: Encrypted content could not be decrypted or parsed."
@@ -155,7 +165,7 @@ class InvalidContextManagement(InvalidRequest):
     def __init__(self, message: str, code: str | None, param: str) -> None:
         super().__init__(message)
         self.code = code
-        self.param = param
+        self.param = _told(param, _MOST_NAMED)
 
 
 class PreviousResponseNotFound(InvalidRequest):

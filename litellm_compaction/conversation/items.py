@@ -37,6 +37,7 @@ class Kind(StrEnum):
 
 TRIGGER_TYPE: Final = "compaction_trigger"
 COMPACTION_TYPES: Final = frozenset({"compaction", "compaction_summary", "context_compaction"})
+_CONTROLS: Final = COMPACTION_TYPES | {TRIGGER_TYPE}
 # Roles whose words are never removed and, for the first two, never summarised away.
 SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 
@@ -120,6 +121,12 @@ class Item:
     def is_history(self) -> bool:
         """Part of what happened, as opposed to parts of the request that travel in the same list."""
         return self.kind not in _NO_HISTORY
+
+
+def is_control(raw: RawItem) -> bool:
+    """Whether an item speaks to the plugin: a compaction item or a trigger, in any spelling."""
+    named: Final = raw.get("type")
+    return isinstance(named, str) and named in _CONTROLS
 
 
 def normalize_input(value: object) -> list[RawItem]:

@@ -6,7 +6,7 @@ import json
 import zlib
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from litellm_compaction.errors import Unreadable
 
@@ -15,6 +15,12 @@ Bind = Literal["team", "user", "key", "none"]
 VERSION: Final = 1
 # An item may inflate to this many bytes and no further: a small item must not become a memory bomb.
 MAX_PLAIN_BYTES: Final = 64 * 1024 * 1024
+# And hold no more items than this: `{}` takes three bytes here and thirty times as much as an object. What is kept of a
+# window of a million tokens is ten times less.
+MAX_ITEMS: Final = 250_000
+# Nor more brackets, each of which may be an object: read before any is made. 20 MB of JSON that was itself made of small
+# objects have half of that.
+MAX_BRACKETS: Final = 2_000_000
 
 
 class Payload(BaseModel):
@@ -60,25 +66,42 @@ class TooLarge(ValueError):
 def dump_payload(payload: Payload) -> bytes:
     """The payload as JSON bytes. Lone surrogates (seen in tool output) pass, so any text survives.
 
-    Raises TooLarge over MAX_PLAIN_BYTES: such an item could not be opened again.
+    Raises TooLarge over MAX_PLAIN_BYTES, MAX_ITEMS and MAX_BRACKETS: such an item could not be opened again.
     """
+    check_items(payload)
     plain: Final = json.dumps(payload.model_dump(), ensure_ascii=False, separators=(",", ":"))
     encoded: Final = plain.encode("utf-8", "surrogatepass")
-    if len(encoded) > MAX_PLAIN_BYTES:
+    if len(encoded) > MAX_PLAIN_BYTES or _has_many_brackets(encoded):
         raise TooLarge
     return encoded
 
 
+def check_items(payload: Payload) -> None:
+    """Raises TooLarge on more than MAX_ITEMS."""
+    if len(payload.kept) + len(payload.system) > MAX_ITEMS - len(payload.folded):
+        raise TooLarge
+
+
 def load_payload(plain: bytes) -> Payload:
     """Raises BrokenPayload."""
+    if _has_many_brackets(plain):
+        raise BrokenPayload("too_large")
     version: object = VERSION
     try:
         # json, not pydantic's parser: the latter refuses the lone surrogates that dump_payload keeps.
         value: Final = json.loads(plain.decode("utf-8", "surrogatepass"))
         version = value.get("version", VERSION) if isinstance(value, dict) else VERSION
-        return Payload.model_validate(value)
-    except (ValueError, ValidationError, RecursionError) as error:
+        too_many: Final = sum(len(value.get(name) or ()) for name in ("kept", "system", "folded")) > MAX_ITEMS
+        payload: Final = None if too_many else Payload.model_validate(value)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:  # pydantic's are ValueErrors
         raise BrokenPayload("malformed" if version == VERSION else "unknown_version") from error
+    if payload is None:
+        raise BrokenPayload("too_large")
+    return payload
+
+
+def _has_many_brackets(plain: bytes) -> bool:
+    return plain.count(b"{") + plain.count(b"[") > MAX_BRACKETS
 
 
 def compress(plain: bytes) -> bytes:

@@ -30,6 +30,7 @@ from litellm_compaction.envelope.payload import (
     BrokenPayload,
     Payload,
     TooLarge,
+    check_items,
     compress,
     decompress,
     dump_payload,
@@ -124,6 +125,7 @@ def seal_payload(
 
 def write_unsealed(payload: Payload) -> str:
     """`encrypted_content` of an item with `seal: false`: readable JSON, bound to nobody. Raises TooLarge."""
+    check_items(payload)
     return _sized(json.dumps({UNSEALED_MEMBER: payload.version, **payload.model_dump()}, ensure_ascii=True))
 
 
@@ -156,12 +158,10 @@ def open_item(
     Raises UnreadableItem, worded the same for every cause.
     """
     content: Final = item.get("encrypted_content")
-    item_id: Final = item.get("id")
     try:
         return _open(content, ring, caller, allow_unsealed=allow_unsealed)
     except (BrokenPayload, InvalidTag, binascii.Error, ValueError) as error:
-        told: Final = item_id if isinstance(item_id, str) else None
-        raise UnreadableItem(told, content, _reason(error)) from None
+        raise UnreadableItem(item.get("id"), content, _reason(error)) from None
 
 
 def _reason(error: Exception) -> Unreadable:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from litellm_compaction.conversation.items import COMPACTION_TYPES, TRIGGER_TYPE, RawItem, normalize_input
+from litellm_compaction.conversation.items import TRIGGER_TYPE, RawItem, is_control, normalize_input
 from litellm_compaction.errors import OutputLimitTooSmall, TooManyTriggers, TriggerNotLast, TriggerOnCompact
 
 # LiteLLM's names of the two routes; `responses` is what older versions say.
@@ -15,7 +15,6 @@ COMPACT_CALLS: Final = frozenset({"acompact_responses", "compact_responses"})
 ALL_CALLS: Final = RESPONSES_CALLS | COMPACT_CALLS
 # OpenAI refuses a trigger beside a smaller limit (facts/openai.md 2.1): the summary would be cut.
 _MIN_OUTPUT_TOKENS: Final = 20_000
-_CONTROLS: Final = COMPACTION_TYPES | {TRIGGER_TYPE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +44,7 @@ def concerns_plugin(call_type: str, data: Mapping[str, Any]) -> bool:
     if call_type not in RESPONSES_CALLS or not isinstance(given, list | Mapping):
         return False
     items: Final = given if isinstance(given, list) else [given]
-    return any(isinstance(item, Mapping) and _is_control(item.get("type")) for item in items)
-
-
-def _is_control(item_type: object) -> bool:
-    return isinstance(item_type, str) and item_type in _CONTROLS
+    return any(isinstance(item, Mapping) and is_control(item) for item in items)
 
 
 def classify_request(call_type: str, data: Mapping[str, Any], *, normalize_trigger: bool) -> Request | None:
@@ -73,7 +68,8 @@ def classify_request(call_type: str, data: Mapping[str, Any], *, normalize_trigg
     if isinstance(limit, int) and limit < _MIN_OUTPUT_TOKENS:
         raise OutputLimitTooSmall
     transcript: Final = [item for item in items if item.get("type") != TRIGGER_TYPE]
-    return CompactionRequest("trigger", transcript, stream=data.get("stream") is True)
+    # As LiteLLM reads it: what it takes for a stream has to be answered by one.
+    return CompactionRequest("trigger", transcript, stream=bool(data.get("stream")))
 
 
 def _triggers(items: Sequence[RawItem]) -> list[int]:

@@ -178,7 +178,7 @@ class CompactionHandler(CustomLogger):
         if router is None or not is_served(router, scene.group, scene.caller.team):
             return None  # LiteLLM refuses the model in its own words; the deployment hook lets no trigger through
         previous: Final = data.pop("previous_response_id", None)
-        chain: Final = await load_chain(previous) if isinstance(previous, str) and previous else []
+        chain: Final = await load_chain(previous) if previous else []
         expansion: Final = await self._expand(replace(request, items=[*chain, *request.items]), scene)
         writer, writer_settings = await self._writers.choose(router, scene.group, scene.settings, auth)
         asked: Final = (data.get("proxy_server_request") or {}).get("body") or {}

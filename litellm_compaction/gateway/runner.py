@@ -53,9 +53,9 @@ def write_key(pending: Pending) -> str:
 
 async def seal(payload: Payload, settings: Settings, ring: KeyRing, caller: Caller) -> str:
     """The content of an item. Raises CompactionFailed for what no item can hold."""
-    if not settings.seal:
-        return write_unsealed(payload)
     try:
+        if not settings.seal:
+            return await run_heavy(write_unsealed, payload)
         return await run_heavy(seal_payload, payload, ring, caller, settings.bind, os.urandom)
     except TooLarge:
         reason: Final = "what has to be kept is too large for one compaction item."

@@ -15,8 +15,10 @@ from litellm.types.llms.openai import ResponseAPIUsage
 from litellm_compaction.compaction.answer import Usage
 from litellm_compaction.compaction.plan import select_user_messages
 from litellm_compaction.compaction.threads import run_heavy
+from litellm_compaction.conversation.bounds import check_bounds
 from litellm_compaction.conversation.expansion import Expansion, Opened, expand_items
-from litellm_compaction.conversation.items import RawItem, classify_items
+from litellm_compaction.conversation.items import RawItem, classify_items, is_control
+from litellm_compaction.envelope.payload import Payload
 from litellm_compaction.envelope.sealing import Caller, KeyRing, content_digest, is_own, open_item
 from litellm_compaction.errors import CompactionError, UnreadableItem
 from litellm_compaction.gateway.budgets import Budgets
@@ -62,7 +64,7 @@ def expand_input(
     keep_open: bool = False,
 ) -> Expansion:
     """The input with this plugin's items opened. Raises UnreadableItem for one that cannot be, unless it belongs to a
-    native backend or the operator chose a note."""
+    native backend or the operator chose a note, and InvalidInput for what could not be written again."""
 
     def open_one(raw: RawItem) -> Opened | RawItem:
         content: Final = raw.get("encrypted_content")
@@ -70,6 +72,7 @@ def expand_input(
             return raw
         try:
             payload: Final = open_item(raw, ring, caller, allow_unsealed=allow_unsealed)
+            _check_flat(payload, raw)
         except UnreadableItem as error:
             tell_refused_item(error, content, settings.foreign_items, caller)
             if settings.foreign_items == "reject":
@@ -77,7 +80,16 @@ def expand_input(
             return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": _NOTE}]}
         return Opened(payload, content_digest(str(content)))
 
-    return expand_items(items, open_one, settings.summary_role, chained=chained, keep_open=keep_open)
+    expansion: Final = expand_items(items, open_one, settings.summary_role, chained=chained, keep_open=keep_open)
+    if mode == "own":
+        check_bounds(expansion.items)
+    return expansion
+
+
+def _check_flat(payload: Payload, raw: RawItem) -> None:
+    """Items never nest; where they are not sealed, a client may have written one that does. Raises UnreadableItem."""
+    if any(map(is_control, (*payload.kept, *payload.system))):
+        raise UnreadableItem(raw.get("id"), raw.get("encrypted_content"))
 
 
 async def finish_events(pending: Pending, events: AsyncIterator[Any]) -> AsyncIterator[Any]:

@@ -9,12 +9,14 @@ from litellm_compaction.conversation.items import RawItem
 from litellm_compaction.errors import PreviousResponseNotFound
 
 
-async def load_chain(response_id: str) -> list[RawItem]:
+async def load_chain(response_id: object) -> list[RawItem]:
     """Items of the conversation up to and with a stored response, oldest first.
 
     LiteLLM rebuilds it from its spend logs, which need a database. Raises PreviousResponseNotFound where it has none
     or does not know the id.
     """
+    if not isinstance(response_id, str):
+        raise PreviousResponseNotFound(str(response_id))
     from litellm.responses.litellm_completion_transformation.session_handler import ResponsesSessionHandler
 
     session: Final = await ResponsesSessionHandler.get_chat_completion_message_history_for_previous_response_id(

@@ -19,9 +19,12 @@ SUPPORTED_LITELLM: Final = ">=1.103.0,!=1.107.0"
 def build_handler() -> CompactionHandler:
     """The handler of this process. Raises SettingsError on a LiteLLM that is too old and on unusable settings."""
     check_litellm(version("litellm"))
+    from litellm_compaction.gateway.bodies import unpack_bodies
     from litellm_compaction.gateway.hook import CompactionHandler
 
-    return CompactionHandler()
+    built: Final = CompactionHandler()
+    unpack_bodies()
+    return built
 
 
 def check_litellm(installed: str) -> None:
