@@ -35,6 +35,7 @@ from litellm_compaction.envelope.payload import (
     decompress,
     dump_payload,
     load_payload,
+    weigh,
 )
 from litellm_compaction.errors import UnreadableItem
 
@@ -157,6 +158,13 @@ def open_item(
 
     Raises UnreadableItem, worded the same for every cause.
     """
+    return open_weighed(item, ring, caller, allow_unsealed=allow_unsealed)[0]
+
+
+def open_weighed(
+    item: Mapping[str, Any], ring: KeyRing, caller: Caller | None, *, allow_unsealed: bool = False
+) -> tuple[Payload, int]:
+    """The same, with about the bytes of memory that it takes."""
     content: Final = item.get("encrypted_content")
     try:
         return _open(content, ring, caller, allow_unsealed=allow_unsealed)
@@ -164,12 +172,13 @@ def open_item(
         raise UnreadableItem(item.get("id"), content) from None
 
 
-def _open(content: object, ring: KeyRing, caller: Caller | None, *, allow_unsealed: bool) -> Payload:
+def _open(content: object, ring: KeyRing, caller: Caller | None, *, allow_unsealed: bool) -> tuple[Payload, int]:
     if not isinstance(content, str) or len(content) > MAX_CONTENT_CHARS:
         raise BrokenPayload
     inner: Final = unwrap_content(content)
     if inner.startswith("{") and allow_unsealed:
-        return load_payload(inner.encode())
+        readable: Final = inner.encode()
+        return load_payload(readable), weigh(readable)
     if not inner.startswith(PREFIX):
         raise BrokenPayload
     text: Final = inner.removeprefix(PREFIX)
@@ -181,10 +190,11 @@ def _open(content: object, ring: KeyRing, caller: Caller | None, *, allow_unseal
     cipher: Final = ring.find(key_id)
     if cipher is None or not sealed:
         raise BrokenPayload
-    payload: Final = load_payload(decompress(cipher.decrypt(nonce, sealed, PREFIX.encode() + key_id)))
+    plain: Final = decompress(cipher.decrypt(nonce, sealed, PREFIX.encode() + key_id))
+    payload: Final = load_payload(plain)
     if caller is not None and not hmac.compare_digest(caller.name(payload.bind).encode(), payload.bound_to.encode()):
         raise BrokenPayload
-    return payload
+    return payload, weigh(plain)
 
 
 def content_digest(content: str) -> str:
