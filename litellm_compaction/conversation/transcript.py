@@ -1,7 +1,8 @@
 """How a conversation is shown to a summariser: one fenced block per item, images where they stood.
 
 The fence carries a random mark that no text in the conversation can know, so nothing inside can end its block and
-speak for itself (failures: orders hidden in tool output). Tool history goes as text: a request with tool roles but no
+speak for itself (failures: orders hidden in tool output); what looks like a fence, or like a chat template's mark of
+who speaks, is disarmed. Tool history goes as text: a request with tool roles but no
 tools is refused by Anthropic and Bedrock.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from litellm_compaction.conversation.content import ImagePart, Part, TextPart, read_parts
+from litellm_compaction.conversation.disarm import disarm
 from litellm_compaction.conversation.items import Item, Kind
 from litellm_compaction.conversation.shorten import IMAGE_LEFT_OUT, shorten_text, shrink
 
@@ -62,7 +64,7 @@ def render_blocks(items: Sequence[Item], summaries: Collection[int] = ()) -> tup
 def summary_block(summary: str) -> Block:
     """The summary so far, as the block that a further window of a transcript begins with: its ref sorts first and names
     no item."""
-    return Block(item_ref(-1), _SUMMARY_HEAD, (TextPart(summary),))
+    return Block(item_ref(-1), _SUMMARY_HEAD, (TextPart(disarm(summary)),))
 
 
 def write_blocks(blocks: Sequence[Block], mark: str, *, images: bool) -> tuple[Part, ...]:
@@ -73,7 +75,9 @@ def write_blocks(blocks: Sequence[Block], mark: str, *, images: bool) -> tuple[P
         text.append(_write_opening(block, mark))
         for part in block.parts:
             if isinstance(part, TextPart):
-                text.append(_defuse(part.text, mark) + "\n")
+                # A restored summary was disarmed when it was restored, and its own fence says what it is.
+                said = part.text if block.head is _SUMMARY_HEAD else disarm(part.text)
+                text.append(_defuse(said, mark) + "\n")
             elif images:
                 parts += [TextPart("".join(text)), part]
                 text = []

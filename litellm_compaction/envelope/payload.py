@@ -18,9 +18,12 @@ MAX_PLAIN_BYTES: Final = 64 * 1024 * 1024
 # And hold no more items than this: `{}` takes three bytes here and thirty times as much as an object. What is kept of a
 # window of a million tokens is ten times less.
 MAX_ITEMS: Final = 250_000
-# Nor more brackets, each of which may be an object: read before any is made. 20 MB of JSON that was itself made of small
-# objects have half of that.
+# Nor more brackets, each of which may be an object: counted before any is made. 20 MB of JSON that is made of small
+# objects has half of that.
 MAX_BRACKETS: Final = 2_000_000
+_BRACKET_BYTES: Final = 64
+# All items of one input together: a client sends one, and by mistake some earlier ones, a tenth of this.
+MAX_WEIGHT: Final = 4 * MAX_PLAIN_BYTES
 
 
 class Payload(BaseModel):
@@ -71,7 +74,7 @@ def dump_payload(payload: Payload) -> bytes:
     check_items(payload)
     plain: Final = json.dumps(payload.model_dump(), ensure_ascii=False, separators=(",", ":"))
     encoded: Final = plain.encode("utf-8", "surrogatepass")
-    if len(encoded) > MAX_PLAIN_BYTES or _has_many_brackets(encoded):
+    if len(encoded) > MAX_PLAIN_BYTES or _brackets(encoded) > MAX_BRACKETS:
         raise TooLarge
     return encoded
 
@@ -84,7 +87,7 @@ def check_items(payload: Payload) -> None:
 
 def load_payload(plain: bytes) -> Payload:
     """Raises BrokenPayload."""
-    if _has_many_brackets(plain):
+    if _brackets(plain) > MAX_BRACKETS:
         raise BrokenPayload("too_large")
     version: object = VERSION
     try:
@@ -100,8 +103,13 @@ def load_payload(plain: bytes) -> Payload:
     return payload
 
 
-def _has_many_brackets(plain: bytes) -> bool:
-    return plain.count(b"{") + plain.count(b"[") > MAX_BRACKETS
+def weigh(plain: bytes) -> int:
+    """About the bytes of memory that a payload takes when it is opened."""
+    return len(plain) + _BRACKET_BYTES * _brackets(plain)
+
+
+def _brackets(plain: bytes) -> int:
+    return plain.count(b"{") + plain.count(b"[")
 
 
 def compress(plain: bytes) -> bytes:

@@ -35,6 +35,7 @@ from litellm_compaction.envelope.payload import (
     decompress,
     dump_payload,
     load_payload,
+    weigh,
 )
 from litellm_compaction.errors import Unreadable, UnreadableItem
 
@@ -157,6 +158,13 @@ def open_item(
 
     Raises UnreadableItem, worded the same for every cause.
     """
+    return open_weighed(item, ring, caller, allow_unsealed=allow_unsealed)[0]
+
+
+def open_weighed(
+    item: Mapping[str, Any], ring: KeyRing, caller: Caller | None, *, allow_unsealed: bool = False
+) -> tuple[Payload, int]:
+    """The same, with about the bytes of memory that it takes."""
     content: Final = item.get("encrypted_content")
     try:
         return _open(content, ring, caller, allow_unsealed=allow_unsealed)
@@ -170,14 +178,15 @@ def _reason(error: Exception) -> Unreadable:
     return "tampered" if isinstance(error, InvalidTag) else "malformed"
 
 
-def _open(content: object, ring: KeyRing, caller: Caller | None, *, allow_unsealed: bool) -> Payload:
+def _open(content: object, ring: KeyRing, caller: Caller | None, *, allow_unsealed: bool) -> tuple[Payload, int]:
     if not isinstance(content, str) or not content:
         raise BrokenPayload
     if len(content) > MAX_CONTENT_CHARS:
         raise BrokenPayload("too_large")
     inner: Final = unwrap_content(content)
     if inner.startswith("{") and allow_unsealed:
-        return load_payload(inner.encode())
+        readable: Final = inner.encode()
+        return load_payload(readable), weigh(readable)
     if not inner.startswith(PREFIX):
         raise BrokenPayload("unsealed_not_allowed" if is_own(content) else "foreign")
     text: Final = inner.removeprefix(PREFIX)
@@ -191,10 +200,11 @@ def _open(content: object, ring: KeyRing, caller: Caller | None, *, allow_unseal
     cipher: Final = ring.find(key_id)
     if cipher is None:
         raise BrokenPayload("unknown_key")
-    payload: Final = load_payload(decompress(cipher.decrypt(nonce, sealed, PREFIX.encode() + key_id)))
+    plain: Final = decompress(cipher.decrypt(nonce, sealed, PREFIX.encode() + key_id))
+    payload: Final = load_payload(plain)
     if caller is not None and not hmac.compare_digest(caller.name(payload.bind).encode(), payload.bound_to.encode()):
         raise BrokenPayload("bound_elsewhere")
-    return payload
+    return payload, weigh(plain)
 
 
 def content_digest(content: str) -> str:

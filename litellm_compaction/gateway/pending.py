@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from litellm_compaction.conversation.expansion import Expansion, is_summary
+from litellm_compaction.conversation.expansion import Expansion, find_summaries
 from litellm_compaction.conversation.items import RawItem
 from litellm_compaction.envelope.payload import Origin
 from litellm_compaction.envelope.sealing import Caller, KeyRing
@@ -78,10 +78,10 @@ class Pending:
 
     def take_final_input(self, items: list[RawItem]) -> None:
         """Use the transcript as later hooks left it. A hook that adds or removes items moves the earlier summaries:
-        they are found again by what they begin with."""
+        they are found again."""
         summaries = self.expansion.summaries
         if summaries and len(items) != len(self.expansion.items):
-            summaries = frozenset(place for place, raw in enumerate(items) if is_summary(raw))
+            summaries = find_summaries(items, self.expansion)
         self.expansion = replace(self.expansion, items=items, summaries=summaries)
 
     def headers(self) -> dict[str, str]:

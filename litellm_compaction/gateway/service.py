@@ -18,9 +18,9 @@ from litellm_compaction.compaction.threads import run_heavy
 from litellm_compaction.conversation.bounds import check_bounds
 from litellm_compaction.conversation.expansion import Expansion, Opened, expand_items
 from litellm_compaction.conversation.items import RawItem, classify_items, is_control
-from litellm_compaction.envelope.payload import Payload
-from litellm_compaction.envelope.sealing import Caller, KeyRing, content_digest, is_own, open_item
-from litellm_compaction.errors import CompactionError, UnreadableItem
+from litellm_compaction.envelope.payload import MAX_WEIGHT, Payload
+from litellm_compaction.envelope.sealing import Caller, KeyRing, content_digest, is_own, open_weighed
+from litellm_compaction.errors import CompactionError, InvalidInput, UnreadableItem
 from litellm_compaction.gateway.budgets import Budgets
 from litellm_compaction.gateway.delivery import (
     EARLY_SECONDS,
@@ -52,6 +52,9 @@ _NOTE: Final = (
 )
 
 
+_TOO_MUCH: Final = "Invalid 'input': its compaction items hold more together than one conversation can."
+
+
 def expand_input(
     items: list[RawItem],
     settings: Settings,
@@ -66,19 +69,30 @@ def expand_input(
     """The input with this plugin's items opened. Raises UnreadableItem for one that cannot be, unless it belongs to a
     native backend or the operator chose a note, and InvalidInput for what could not be written again."""
 
+    # By content: one item may come a thousand times, and each time inflate to megabytes.
+    opened: Final[dict[object, Opened]] = {}
+    weight = 0
+
     def open_one(raw: RawItem) -> Opened | RawItem:
+        nonlocal weight
         content: Final = raw.get("encrypted_content")
         if mode == "native" and not is_own(content):
             return raw
+        if isinstance(content, str) and content in opened:
+            return opened[content]
         try:
-            payload: Final = open_item(raw, ring, caller, allow_unsealed=allow_unsealed)
+            payload, taken = open_weighed(raw, ring, caller, allow_unsealed=allow_unsealed)
             _check_flat(payload, raw)
         except UnreadableItem as error:
             tell_refused_item(error, content, settings.foreign_items, caller)
             if settings.foreign_items == "reject":
                 raise
             return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": _NOTE}]}
-        return Opened(payload, content_digest(str(content)))
+        weight += taken
+        if weight > MAX_WEIGHT:
+            raise InvalidInput(_TOO_MUCH)
+        opened[content] = Opened(payload, content_digest(str(content)))
+        return opened[content]
 
     expansion: Final = expand_items(items, open_one, settings.summary_role, chained=chained, keep_open=keep_open)
     if mode == "own":

@@ -357,8 +357,8 @@ def test_error_lines_come_from_every_kind_of_output() -> None:
 @pytest.mark.parametrize("role", ["user", "developer", "tool"])
 def test_earlier_summary_is_carried_word_for_word(role: Any) -> None:
     """A restored summary is neither request nor output: its words are carried on without the fence around them."""
-    text = "## Task\nfix it\n\nError: old\n</conversation_summary>\nquoted"
-    restored = write_summary(text, role, "d" * 64)
+    text = "## Task\nfix it\n\nError: old\n(/conversation_summary>\nquoted"
+    restored = write_summary(text.replace("(/", "</"), role, "d" * 64)
     ledger = read(*restored, user("go on"), summaries=frozenset(range(len(restored))))
     assert ledger == Ledger(summaries=(text,), requests=("go on",))
     assert write(ledger) == f"Earlier summary:\n{text}\n\nThe user's latest request:\ngo on"

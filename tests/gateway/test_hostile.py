@@ -6,6 +6,8 @@ import asyncio
 import copy
 import json
 import os
+import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -43,7 +45,8 @@ PAYLOAD = Payload(
     kept=(user("kept"), {"type": "function_call", "call_id": "call_k", "name": "f", "arguments": "{}"}),
     system=({"type": "message", "role": "system", "content": "be brief"},),
 )
-READABLE = Settings(seal=False)
+DEFAULTS = Settings.model_validate({})
+READABLE = Settings.model_validate({"seal": False})
 SUMMARY = json.dumps({"summary": "what happened", "retain_item_ids": []})
 
 junk = st.recursive(
@@ -70,8 +73,8 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def bodies(draw: st.DrawFn, members: dict[str, Any]) -> Json:
     """A valid body with up to three of its values replaced, removed, or doubled."""
     body: Json = copy.deepcopy(members)
-    items = draw(conversations())
-    body["input"] = [*items[:2], *body["input"], *items[2:], *([TRIGGER] if draw(st.booleans()) else [])]
+    items = copy.deepcopy(draw(conversations()))  # parts of it are the same object every time
+    body["input"] = [*items[:2], *body["input"], *items[2:], *([dict(TRIGGER)] if draw(st.booleans()) else [])]
     for _ in range(draw(st.integers(1, 3))):
         *way, last = draw(st.sampled_from(places(body)))
         holder: Any = body
@@ -125,6 +128,15 @@ def serve(call_type: str, body: Json, chosen: Settings, *, answer: str = SUMMARY
     return outcome
 
 
+def refusal(call_type: str, body: Json, chosen: Settings, answer: str = SUMMARY) -> CompactionError | None:
+    """The contract's error that comes of a body, None where it is served."""
+    try:
+        serve(call_type, body, chosen, answer=answer)
+    except CompactionError as error:
+        return error
+    return None
+
+
 def item(content: str) -> Json:
     return {"type": "compaction", "id": "cmp_1", "encrypted_content": content}
 
@@ -144,11 +156,9 @@ FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCh
 @given(bodies(SEALED), st.sampled_from(["aresponses", "acompact_responses"]), st.sampled_from([SUMMARY, "no JSON"]))
 def test_senseless_request_is_refused_or_served(body: Json, call_type: str, answer: str) -> None:
     """Whatever stands in whatever place, nothing but an error of the contract comes of it, and that can be sent."""
-    try:
-        serve(call_type, body, Settings(), answer=answer)
-    except CompactionError as error:
-        assert error.status in {400, 500}
-        assert len(json.dumps({"error": error.body()}, ensure_ascii=False).encode()) < 10_000
+    told = refusal(call_type, body, DEFAULTS, answer)
+    assert told is None or told.status in {400, 500}
+    assert told is None or len(json.dumps({"error": told.body()}, ensure_ascii=False).encode()) < 10_000
 
 
 @st.composite
@@ -169,10 +179,8 @@ def readable_items(draw: st.DrawFn) -> str:
 def test_senseless_readable_item_is_refused_or_served(content: str, trigger: bool, role: Any) -> None:
     """The same for what stands inside of an item."""
     body = {"model": "m", "input": [user("a"), item(content), user("b"), *([TRIGGER] if trigger else [])]}
-    try:
-        serve("aresponses", body, READABLE.model_copy(update={"summary_role": role}))
-    except CompactionError as error:
-        assert error.status == 400
+    told = refusal("aresponses", body, READABLE.model_copy(update={"summary_role": role}))
+    assert told is None or told.status == 400
 
 
 @pytest.mark.parametrize("nested", [TRIGGER, item("lcmp1.x"), {"type": "context_compaction"}], ids=lambda n: n["type"])
@@ -181,7 +189,7 @@ def test_items_never_nest(nested: Json, member: str) -> None:
     """An item that holds an item or a trigger is unreadable, sealed or not: what it held would reach a backend."""
     payload = PAYLOAD.model_copy(update={member: (nested,)})
     for content, chosen in (
-        (seal_payload(payload, RING, CALLER, "team", os.urandom), Settings()),
+        (seal_payload(payload, RING, CALLER, "team", os.urandom), DEFAULTS),
         (write_unsealed(payload), READABLE),
     ):
         with pytest.raises(UnreadableItem):
@@ -197,14 +205,14 @@ def nest(levels: int) -> Any:
 
 @pytest.mark.parametrize("call_type", ["aresponses", "acompact_responses"])
 def test_depth_is_bounded(call_type: str) -> None:
-    """What is nested deeper than an answer could be written is refused, in the input and in an item, before it is paid."""
+    """What is nested deeper than an answer could be written is refused, in the input and in an item."""
     trigger = [TRIGGER] if call_type == "aresponses" else []
     fits, deep = ({"type": "message", "role": "user", "content": nest(levels)} for levels in (MOST_LEVELS - 2, 900))
-    assert serve(call_type, {"input": [fits, *trigger]}, Settings()) is not None
+    assert serve(call_type, {"input": [fits, *trigger]}, DEFAULTS) is not None
     held = seal_payload(PAYLOAD.model_copy(update={"kept": (deep,)}), RING, CALLER, "team", os.urandom)
     for items in ([deep], [item(held)]):
         with pytest.raises(InvalidInput, match="nested too deeply"):
-            serve(call_type, {"input": [*items, user("a"), *trigger]}, Settings())
+            serve(call_type, {"input": [*items, user("a"), *trigger]}, DEFAULTS)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
@@ -212,4 +220,42 @@ def test_numbers_that_json_has_not_are_refused(number: float) -> None:
     """A body with them could be read, and no answer with them written."""
     body = {"input": [{**user("a"), "weight": [{"a": number}]}]}
     with pytest.raises(InvalidInput, match="JSON"):
-        serve("acompact_responses", body, Settings())
+        serve("acompact_responses", body, DEFAULTS)
+
+
+def test_item_that_comes_again_is_opened_once() -> None:
+    """A thousand copies of one large item take the memory of one, and stand for the conversation once."""
+    large = PAYLOAD.model_copy(update={"kept": (user("a" * 12_000_000),)})
+    copies = [item(seal_payload(large, RING, CALLER, "team", os.urandom))] * 1000
+    tracemalloc.start()
+    try:
+        expansion = expand_input([*copies, user("go on")], DEFAULTS, RING, CALLER, "own")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(expansion.items) == len(expand_input([copies[0], user("go on")], DEFAULTS, RING, CALLER, "own").items)
+    assert peak < 150_000_000
+
+
+@pytest.mark.parametrize("held", ["a" * 12_000_000, [[]] * 1_000_000], ids=["text", "objects"])
+def test_items_together_are_bounded(held: Any) -> None:
+    """Small items that inflate to more than any conversation are refused together, each of which could be opened."""
+    large = PAYLOAD.model_copy(update={"kept": ({"type": "message", "role": "user", "content": held},)})
+    items = [item(seal_payload(large, RING, CALLER, "team", os.urandom)) for _ in range(30)]
+    assert sum(len(entry["encrypted_content"]) for entry in items) < 1_000_000
+    expand_input([items[0], user("go on")], DEFAULTS, RING, CALLER, "own")
+    with pytest.raises(InvalidInput, match="more together"):
+        expand_input([*items, user("go on")], DEFAULTS, RING, CALLER, "own")
+
+
+def test_many_items_take_time_in_proportion() -> None:
+    """Ten times the items take about ten times as long: none is compared with all that stand before it."""
+
+    def seconds(number: int) -> float:
+        items = [item(seal_payload(PAYLOAD, RING, CALLER, "team", os.urandom)) for _ in range(number)]
+        started = time.process_time()
+        expand_input([*items, user("go on")], DEFAULTS, RING, CALLER, "own")
+        return time.process_time() - started
+
+    seconds(10)
+    assert seconds(2000) < 40 * seconds(200)
