@@ -315,8 +315,18 @@ def _match(items: Sequence[Item]) -> tuple[set[int], set[int]]:
     return answered, lone
 
 
+_RECORD_OPENING: Final = "[This tool call record "
+
+
+def is_record(raw: RawItem) -> bool:
+    """Whether one of the plugin's own items is a lone half of a call told as text. What a tool said stands in it, so it
+    must never pass for a summary. Only to be asked of places in `Expansion.summaries`: anyone can write the words."""
+    content: Final = _plain(raw.get("content"))
+    return isinstance(content, list) and bool(content) and str(content[0]).startswith(_RECORD_OPENING)
+
+
 def _as_text(item: Item) -> RawItem:
     what: Final = "has no result" if item.type in CALL_OUTPUTS else "is the result of an earlier call"
     shown: Final = {key: value for key, value in item.raw.items() if key not in {"id", "status"}}
-    text: Final = f"[This tool call record {what}: {json.dumps(shown, ensure_ascii=False, default=str)}]"
+    text: Final = f"{_RECORD_OPENING}{what}: {json.dumps(shown, ensure_ascii=False, default=str)}]"
     return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}

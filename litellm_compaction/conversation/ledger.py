@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, Final
 
+from litellm_compaction.conversation.expansion import is_record
 from litellm_compaction.conversation.items import Item, Kind
 
 _LINE, _ERROR_LINE, _ERROR_LINES = 200, 300, 40  # characters of an entry, of an error line; error lines shown
@@ -121,7 +122,9 @@ def read_ledger(items: Sequence[Item], summaries: Collection[int]) -> Ledger:
             before = commands.pop(text, None)
             commands[text] = Command(text, result.ended, result.failed, before.runs + 1 if before else 1)
     return Ledger(
-        tuple(text for item in items if item.index in summaries and (text := _summary(item))),
+        tuple(
+            text for item in items if item.index in summaries and not is_record(item.raw) and (text := _summary(item))
+        ),
         tuple(text for item in own if item.is_user and item.type == "message" and (text := _request(item))),
         tuple(FileChange(path, state) for path, state in files.items()),
         tuple(commands.values()),

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from litellm_compaction.conversation.content import ImagePart, Part, TextPart, read_parts
 from litellm_compaction.conversation.disarm import disarm
+from litellm_compaction.conversation.expansion import is_record
 from litellm_compaction.conversation.items import Item, Kind
 from litellm_compaction.conversation.shorten import IMAGE_LEFT_OUT, shorten_text, shrink
 
@@ -30,6 +31,8 @@ IMAGE_NOT_SHOWN: Final = "[image, not shown: the summarising model does not read
 _HIDDEN_MEMBERS: Final = frozenset({"encrypted_content", "result", "id", "status", "image_url", "file_data", "data"})
 # An earlier summary came back as a message, and is nobody's words.
 _SUMMARY_HEAD: Final[Mapping[str, str]] = {"type": "earlier_summary"}
+# Neither is a lone half of a call that became text, and it holds what a tool said.
+_RECORD_HEAD: Final[Mapping[str, str]] = {"type": "tool_record"}
 _SEALED_REASONING: Final = TextPart("[reasoning, not readable]")
 _RESULT_MEMBERS: Final = ("output", "outputs", "results", "error")
 _CALL_MEMBERS: Final = ("arguments", "input", "action", "operation", "queries", "code", "query")
@@ -54,7 +57,7 @@ def render_blocks(items: Sequence[Item], summaries: Collection[int] = ()) -> tup
     """A block for every item of the history, in order; `summaries` are the indexes of earlier summaries."""
     return tuple(
         [
-            Block(item_ref(item.index), _SUMMARY_HEAD if item.index in summaries else _head(item), _parts(item))
+            Block(item_ref(item.index), _own_head(item) if item.index in summaries else _head(item), _parts(item))
             for item in items
             if item.is_history
         ]
@@ -148,6 +151,10 @@ def _shorten_parts(parts: Sequence[Part], share: float, images: int) -> Iterator
 def _defuse(text: str, mark: str) -> str:
     # The mark is random, so this never hits by chance; it costs nothing to be sure.
     return text.replace(mark, "*" * len(mark)) if mark in text else text
+
+
+def _own_head(item: Item) -> Mapping[str, str]:
+    return _RECORD_HEAD if is_record(item.raw) else _SUMMARY_HEAD
 
 
 def _head(item: Item) -> dict[str, str]:
