@@ -44,6 +44,7 @@ from litellm_compaction.gateway.errors import (
     retry_after_of,
 )
 from litellm_compaction.gateway.flights import Flights
+from litellm_compaction.gateway.frames import WEBSOCKET_CALL, take_over
 from litellm_compaction.gateway.guardrails import cover_compact_door
 from litellm_compaction.gateway.listing import Listing
 from litellm_compaction.gateway.operator import Mode, Operator
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 PENDING_KEY: Final = "litellm_compaction_pending"
 # The client's own routing wishes: meant for the inference, and in the way of the delivery.
 _ROUTING_KEYS: Final = ("fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "api_base", "api_key")
+_DOORS: Final = ALL_CALLS | {WEBSOCKET_CALL}
 _TOO_DEEP: Final = "Invalid 'input': an item is nested too deeply."
 # Members of the body that the delivery needs as well.
 _DELIVERED: Final = frozenset({"model", "input", "stream", "metadata", "litellm_metadata"})
@@ -117,11 +119,13 @@ class CompactionHandler(CustomLogger):
     ) -> dict[str, Any] | None:
         """Classify the request; expand what it brings back; mark a compaction. None leaves it as it is."""
         group: Final = data.get("model")
-        if not isinstance(group, str) or call_type not in ALL_CALLS:
+        if not isinstance(group, str) or call_type not in _DOORS:
             return None
         caller: Final = Caller(user_api_key_dict.api_key, user_api_key_dict.team_id, user_api_key_dict.user_id)
         try:
             scene: Final = self._resolve(group, caller)
+            if call_type == WEBSOCKET_CALL:  # a native backend's own WebSocket is left alone
+                return take_over(data, user_api_key_dict) if scene.mode == "own" else None
             request: Final = classify_request(call_type, data, normalize_trigger=scene.normalizes)
             if isinstance(request, CompactionRequest) and scene.mode == "own":
                 if request.origin == "trigger":  # the other door ignores what it does not know
