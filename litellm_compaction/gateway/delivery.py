@@ -60,24 +60,24 @@ def socket_router_config() -> dict[str, Any]:
 
 
 def _router_config(provider: str) -> dict[str, Any]:
+    deployment: Final = {"model_name": "*", "litellm_params": delivery_params(provider)}
     return {
-        "model_list": [
-            {
-                "model_name": "*",
-                "litellm_params": {
-                    "model": f"{provider}/{DELIVERY_MODEL}",
-                    "api_base": _BASE_URL,
-                    "api_key": "-",
-                    "input_cost_per_token": 0.0,
-                    "output_cost_per_token": 0.0,
-                    "cache_creation_input_token_cost": 0.0,
-                    "cache_read_input_token_cost": 0.0,
-                },
-                "model_info": {"id": DELIVERY_MODEL},
-            }
-        ],
+        "model_list": [{**deployment, "model_info": {"id": DELIVERY_MODEL}}],
         "num_retries": 0,
         "disable_cooldowns": True,
+    }
+
+
+def delivery_params(provider: str) -> dict[str, Any]:
+    """How LiteLLM calls the delivery."""
+    return {
+        "model": f"{provider}/{DELIVERY_MODEL}",
+        "api_base": _BASE_URL,
+        "api_key": "-",
+        "input_cost_per_token": 0.0,
+        "output_cost_per_token": 0.0,
+        "cache_creation_input_token_cost": 0.0,
+        "cache_read_input_token_cost": 0.0,
     }
 
 

@@ -30,12 +30,8 @@ from litellm_compaction.gateway.budgets import Budgets
 from litellm_compaction.gateway.context_management import FIELD, read_context_management
 from litellm_compaction.gateway.counting import RequestCounter
 from litellm_compaction.gateway.delivery import client_for, delivery_router_config, register_delivery_model
-from litellm_compaction.gateway.door import (
-    ALL_CALLS,
-    CompactionRequest,
-    Request,
-    classify_request,
-)
+from litellm_compaction.gateway.direct import delivered_call, refuse_sync_calls, use_library_router
+from litellm_compaction.gateway.door import ALL_CALLS, CompactionRequest, Request, classify_request
 from litellm_compaction.gateway.enforcement import Enforcer
 from litellm_compaction.gateway.errors import (
     CompactionProxyException,
@@ -107,6 +103,7 @@ class CompactionHandler(CustomLogger):
         )
         register_delivery_model()
         cover_compact_door()
+        refuse_sync_calls(lambda router, group: self.operator.resolve(router, group, None)[1] == "own")
         self._listing: Final = Listing(self.operator)
 
     # LiteLLM looks this method up in `vars()` of the class: it has to stand here, not on a base.
@@ -172,7 +169,7 @@ class CompactionHandler(CustomLogger):
         return expansion
 
     async def _mark(
-        self, request: CompactionRequest, data: dict[str, Any], scene: _Scene, auth: UserAPIKeyAuth
+        self, request: CompactionRequest, data: dict[str, Any], scene: _Scene, auth: object
     ) -> dict[str, Any] | None:
         """Send the request to the delivery, with all that the deployment hook needs to answer it."""
         router: Final = current_router()
@@ -232,7 +229,9 @@ class CompactionHandler(CustomLogger):
             if isinstance(pending, Pending):
                 return await self._answer(pending, kwargs)
             if not isinstance(turn, Turn):
-                await self._guard(name, kwargs)
+                served: Final = await self._guard(name, kwargs)
+                if served is not None:
+                    return served
                 return await self._enforcer.hold(None, _group(kwargs), _caller(_metadata(kwargs)), kwargs)
             return await self._hold(turn, kwargs)
         except CompactionError as error:
@@ -273,14 +272,25 @@ class CompactionHandler(CustomLogger):
         turn.was_filtered = False
         return await self._enforcer.hold(turn, _group(kwargs), turn.caller, kwargs)
 
-    async def _guard(self, name: str, kwargs: dict[str, Any]) -> None:
-        """WebSocket frames and the router used as a library come without a pre-call hook."""
-        scene: Final = self._resolve(_group(kwargs), _caller(_metadata(kwargs)))
+    async def _guard(self, name: str, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """The router used as a library comes without a pre-call hook. Returns the call that answers a compaction."""
+        metadata: Final = _metadata(kwargs)
+        use_library_router(metadata)
+        scene: Final = self._resolve(_group(kwargs), _caller(metadata))
         request: Final = classify_request(name, kwargs, normalize_trigger=scene.normalizes)
-        if scene.mode == "own" and (isinstance(request, CompactionRequest) or kwargs.pop(FIELD, None) is not None):
+        if scene.mode == "own" and isinstance(request, CompactionRequest):
+            routed: Final = {key: value for key, value in kwargs.items() if key not in _ROUTING_KEYS}
+            marked: Final = await self._mark(request, routed, scene, metadata.get("user_api_key_auth"))
+            if marked is None:
+                raise CompactionNotSupportedHere
+            pending: Final = replace(marked[PENDING_KEY], adds_usage=False)
+            transport: Final = await Service(pending, metadata, self._flights, self._budgets).deliver()
+            return delivered_call(kwargs, metadata, transport)
+        if scene.mode == "own" and kwargs.pop(FIELD, None) is not None:
             raise CompactionNotSupportedHere
         if request is not None:
             await self._replay(request, kwargs, scene)
+        return None
 
     async def async_post_call_success_hook(
         self,

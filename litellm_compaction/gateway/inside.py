@@ -118,10 +118,13 @@ def post_scope(scope: Mapping[str, Any], length: int) -> dict[str, Any]:
     if key is not None and not names & {b"authorization", b"api-key"}:
         headers.append((b"authorization", b"Bearer " + key.removeprefix(_KEY_PROTOCOL).encode()))
     headers += [(b"content-type", b"application/json"), (b"accept", b"text/event-stream")]
-    kept: Final = ("asgi", "path", "raw_path", "root_path", "client", "server")
+    kept: Final = ("path", "raw_path", "root_path", "client", "server")
     return {
         **{name: scope[name] for name in kept if name in scope},
         "type": "http",
+        # By this version Starlette listens for a client that leaves, and ends the stream. By the newer one of a
+        # WebSocket it would wait for a write that fails.
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": "1.1",
         "method": "POST",
         "scheme": "https" if scope.get("scheme") == "wss" else "http",
