@@ -5,7 +5,8 @@ CompactionError                     base: knows status, type, code, param
 │   ├── TriggerNotLast              param input
 │   ├── TooManyTriggers             param input
 │   ├── TriggerOnCompact            param input
-│   ├── CompactionNotSupportedHere  param input: a way in that can't be served (WebSocket frames, router as a library)
+│   ├── CompactionNotSupportedHere  param input: a wish that can't be served without the proxy
+│   ├── SyncCallNotSupported        param input: LiteLLM's router, called synchronously as a library
 │   ├── NothingToCompact            missing_required_parameter
 │   ├── InvalidInput                param input: input that is no list of items
 │   ├── UnreadableItem              invalid_encrypted_content
@@ -80,13 +81,23 @@ class TriggerOnCompact(InvalidRequest):
 
 
 class CompactionNotSupportedHere(InvalidRequest):
-    """A trigger, or `context_management`, on a way that does not pass the proxy's pre-call hook: refused rather than
-    dropped by LiteLLM."""
+    """`context_management` where LiteLLM's router is used as a library, or a trigger where there is no router either:
+    refused rather than dropped by LiteLLM."""
 
     def __init__(self) -> None:
         super().__init__(
-            "This connection cannot compact: send the 'compaction_trigger' item, or 'context_management', with an HTTP "
-            "POST to /v1/responses of the LiteLLM proxy."
+            "This way in cannot compact so: send 'context_management' to /v1/responses of the LiteLLM proxy, and a "
+            "'compaction_trigger' item there or with `aresponses` of LiteLLM's Router."
+        )
+
+
+class SyncCallNotSupported(InvalidRequest):
+    """LiteLLM shows the plugin no synchronous call."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A synchronous call of LiteLLM's router cannot compact, nor read compaction items: use `aresponses` or "
+            "`acompact_responses`."
         )
 
 

@@ -50,24 +50,34 @@ def register_delivery_model() -> None:
 def delivery_router_config() -> dict[str, Any]:
     """`user_config` of a request: a router of its own with one deployment, so that a failure of a compaction puts no
     real deployment into cooldown and is never retried. For every name: a hook listed later may choose another model."""
+    return _router_config("openai")
+
+
+def socket_router_config() -> dict[str, Any]:
+    """The same for a WebSocket connection, by a provider that has no WebSockets of its own, so that LiteLLM opens none.
+    No slot of a real deployment is held while the connection lasts."""
+    return _router_config("hosted_vllm")
+
+
+def _router_config(provider: str) -> dict[str, Any]:
+    deployment: Final = {"model_name": "*", "litellm_params": delivery_params(provider)}
     return {
-        "model_list": [
-            {
-                "model_name": "*",
-                "litellm_params": {
-                    "model": f"openai/{DELIVERY_MODEL}",
-                    "api_base": _BASE_URL,
-                    "api_key": "-",
-                    "input_cost_per_token": 0.0,
-                    "output_cost_per_token": 0.0,
-                    "cache_creation_input_token_cost": 0.0,
-                    "cache_read_input_token_cost": 0.0,
-                },
-                "model_info": {"id": DELIVERY_MODEL},
-            }
-        ],
+        "model_list": [{**deployment, "model_info": {"id": DELIVERY_MODEL}}],
         "num_retries": 0,
         "disable_cooldowns": True,
+    }
+
+
+def delivery_params(provider: str) -> dict[str, Any]:
+    """How LiteLLM calls the delivery."""
+    return {
+        "model": f"{provider}/{DELIVERY_MODEL}",
+        "api_base": _BASE_URL,
+        "api_key": "-",
+        "input_cost_per_token": 0.0,
+        "output_cost_per_token": 0.0,
+        "cache_creation_input_token_cost": 0.0,
+        "cache_read_input_token_cost": 0.0,
     }
 
 

@@ -26,16 +26,13 @@ from litellm_compaction.envelope.sealing import Caller
 from litellm_compaction.errors import CompactionError, CompactionNotSupportedHere, InvalidInput
 from litellm_compaction.gateway.access import Writers
 from litellm_compaction.gateway.answers import Answers
+from litellm_compaction.gateway.arguments import caller_of, group_of, metadata_of
 from litellm_compaction.gateway.budgets import Budgets
 from litellm_compaction.gateway.context_management import FIELD, read_context_management
 from litellm_compaction.gateway.counting import RequestCounter
 from litellm_compaction.gateway.delivery import client_for, delivery_router_config, register_delivery_model
-from litellm_compaction.gateway.door import (
-    ALL_CALLS,
-    CompactionRequest,
-    Request,
-    classify_request,
-)
+from litellm_compaction.gateway.direct import delivered_call, refuse_sync_calls, use_library_router
+from litellm_compaction.gateway.door import ALL_CALLS, CompactionRequest, Request, classify_request
 from litellm_compaction.gateway.enforcement import Enforcer
 from litellm_compaction.gateway.errors import (
     CompactionProxyException,
@@ -44,6 +41,7 @@ from litellm_compaction.gateway.errors import (
     retry_after_of,
 )
 from litellm_compaction.gateway.flights import Flights
+from litellm_compaction.gateway.frames import WEBSOCKET_CALL, take_over
 from litellm_compaction.gateway.guardrails import cover_compact_door
 from litellm_compaction.gateway.inference import INFERENCE_KEY, Inference
 from litellm_compaction.gateway.listing import Listing
@@ -69,6 +67,7 @@ if TYPE_CHECKING:
 PENDING_KEY: Final = "litellm_compaction_pending"
 # The client's own routing wishes: meant for the inference, and in the way of the delivery.
 _ROUTING_KEYS: Final = ("fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "api_base", "api_key")
+_DOORS: Final = ALL_CALLS | {WEBSOCKET_CALL}
 _TOO_DEEP: Final = "Invalid 'input': an item is nested too deeply."
 # Members of the body that the delivery needs as well.
 _DELIVERED: Final = frozenset({"model", "input", "stream", "metadata", "litellm_metadata"})
@@ -107,6 +106,7 @@ class CompactionHandler(CustomLogger):
         )
         register_delivery_model()
         cover_compact_door()
+        refuse_sync_calls(lambda router, group: self.operator.resolve(router, group, None)[1] == "own")
         self._listing: Final = Listing(self.operator)
 
     # LiteLLM looks this method up in `vars()` of the class: it has to stand here, not on a base.
@@ -119,11 +119,13 @@ class CompactionHandler(CustomLogger):
     ) -> dict[str, Any] | None:
         """Classify the request; expand what it brings back; mark a compaction. None leaves it as it is."""
         group: Final = data.get("model")
-        if not isinstance(group, str) or call_type not in ALL_CALLS:
+        if not isinstance(group, str) or call_type not in _DOORS:
             return None
         caller: Final = Caller(user_api_key_dict.api_key, user_api_key_dict.team_id, user_api_key_dict.user_id)
         try:
             scene: Final = self._resolve(group, caller)
+            if call_type == WEBSOCKET_CALL:  # a native backend's own WebSocket is left alone
+                return take_over(data, user_api_key_dict) if scene.mode == "own" else None
             request: Final = classify_request(call_type, data, normalize_trigger=scene.normalizes)
             if isinstance(request, CompactionRequest) and scene.mode == "own":
                 if request.origin == "trigger":  # the other door ignores what it does not know
@@ -171,7 +173,7 @@ class CompactionHandler(CustomLogger):
         return expansion
 
     async def _mark(
-        self, request: CompactionRequest, data: dict[str, Any], scene: _Scene, auth: UserAPIKeyAuth
+        self, request: CompactionRequest, data: dict[str, Any], scene: _Scene, auth: object
     ) -> dict[str, Any] | None:
         """Send the request to the delivery, with all that the deployment hook needs to answer it."""
         router: Final = current_router()
@@ -228,16 +230,17 @@ class CompactionHandler(CustomLogger):
         pending, turn = kwargs.pop(PENDING_KEY, None), kwargs.pop(TURN_KEY, None)
         inference: Final = kwargs.pop(INFERENCE_KEY, None)
         if isinstance(inference, Inference):
-            return await inference.admit(_group(kwargs), kwargs)
+            return await inference.admit(group_of(kwargs), kwargs)
         if not isinstance(pending, Pending) and name not in ALL_CALLS:
             return None
         try:
             if isinstance(pending, Pending):
                 return await self._answer(pending, kwargs)
             if not isinstance(turn, Turn):
-                if await self._guard(name, kwargs):
-                    return None
-                return await self._enforcer.hold(None, _group(kwargs), _caller(_metadata(kwargs)), kwargs)
+                served: Final = await self._guard(name, kwargs)
+                if served is not None:
+                    return served
+                return await self._enforcer.hold(None, group_of(kwargs), caller_of(metadata_of(kwargs)), kwargs)
             return await self._hold(turn, kwargs)
         except CompactionError as error:
             # A compaction that ran has been told of.
@@ -248,8 +251,8 @@ class CompactionHandler(CustomLogger):
     async def _answer(self, pending: Pending, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Every pre-call hook has passed the request by now; the transcript is what they made of it."""
         pending.take_final_input(normalize_input(kwargs.get("input")))
-        metadata: Final = _metadata(kwargs)
-        await self._follow(pending, _group(kwargs), metadata.get("user_api_key_auth"))
+        metadata: Final = metadata_of(kwargs)
+        await self._follow(pending, group_of(kwargs), metadata.get("user_api_key_auth"))
         try:
             transport: Final = await Service(pending, metadata, self._flights, self._budgets).deliver()
         except Exception as error:
@@ -274,21 +277,31 @@ class CompactionHandler(CustomLogger):
 
     async def _hold(self, turn: Turn, kwargs: dict[str, Any]) -> dict[str, Any]:
         if not turn.was_filtered:  # LiteLLM's older routing strategies, and a deployment asked for by its id
-            await self._thresholds.apply(turn, _group(kwargs), kwargs, _metadata(kwargs))
+            await self._thresholds.apply(turn, group_of(kwargs), kwargs, metadata_of(kwargs))
         turn.was_filtered = False
         turn.put_compacted(kwargs)
-        return await self._enforcer.hold(turn, _group(kwargs), turn.caller, kwargs)
+        return await self._enforcer.hold(turn, group_of(kwargs), turn.caller, kwargs)
 
-    async def _guard(self, name: str, kwargs: dict[str, Any]) -> bool:
-        """WebSocket frames and the router used as a library come without a pre-call hook. Whether a native backend is
-        asked to compact: how much it takes for that is its own affair."""
-        scene: Final = self._resolve(_group(kwargs), _caller(_metadata(kwargs)))
+    async def _guard(self, name: str, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """The router used as a library comes without a pre-call hook. Returns the call that answers a compaction, the
+        very same where a native backend does: how much it takes for that is its own affair."""
+        metadata: Final = metadata_of(kwargs)
+        use_library_router(metadata)
+        scene: Final = self._resolve(group_of(kwargs), caller_of(metadata))
         request: Final = classify_request(name, kwargs, normalize_trigger=scene.normalizes)
-        if scene.mode == "own" and (isinstance(request, CompactionRequest) or kwargs.pop(FIELD, None) is not None):
+        if scene.mode == "own" and isinstance(request, CompactionRequest):
+            routed: Final = {key: value for key, value in kwargs.items() if key not in _ROUTING_KEYS}
+            marked: Final = await self._mark(request, routed, scene, metadata.get("user_api_key_auth"))
+            if marked is None:
+                raise CompactionNotSupportedHere
+            pending: Final = replace(marked[PENDING_KEY], adds_usage=False)
+            transport: Final = await Service(pending, metadata, self._flights, self._budgets).deliver()
+            return delivered_call(kwargs, metadata, transport)
+        if scene.mode == "own" and kwargs.pop(FIELD, None) is not None:
             raise CompactionNotSupportedHere
         if request is not None:
             await self._replay(request, kwargs, scene)
-        return isinstance(request, CompactionRequest) or bool(kwargs.get(FIELD))
+        return kwargs if isinstance(request, CompactionRequest) or kwargs.get(FIELD) else None
 
     async def async_post_call_success_hook(
         self,
@@ -330,8 +343,8 @@ class CompactionHandler(CustomLogger):
         takes a slot of a deployment, which the summary's own call may need; it sees every retry and fallback."""
         turn: Final = (request_kwargs or {}).get(TURN_KEY)
         if request_kwargs is not None and isinstance(turn, Turn):
-            group: Final = model if request_kwargs.get("fallback_depth") else _group(request_kwargs)
-            await self._thresholds.apply(turn, group, request_kwargs, _metadata(request_kwargs))
+            group: Final = model if request_kwargs.get("fallback_depth") else group_of(request_kwargs)
+            await self._thresholds.apply(turn, group, request_kwargs, metadata_of(request_kwargs))
             turn.was_filtered = True
         return healthy_deployments
 
@@ -369,23 +382,6 @@ class CompactionHandler(CustomLogger):
 def _same_items(one: Sequence[RawItem], other: Sequence[RawItem]) -> bool:
     """Whether two lists hold the very same items; by identity, since comparing megabytes costs."""
     return len(one) == len(other) and all(left is right for left, right in zip(one, other, strict=True))
-
-
-def _group(kwargs: Mapping[str, Any]) -> str:
-    """The group that answers, after a fallback the one fallen back to."""
-    return str(_metadata(kwargs).get("model_group") or kwargs.get("model") or "")
-
-
-def _metadata(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    return kwargs.get("litellm_metadata") or kwargs.get("metadata") or {}
-
-
-def _caller(metadata: Mapping[str, Any]) -> Caller:
-    return Caller(
-        metadata.get("user_api_key_hash") or metadata.get("user_api_key"),
-        metadata.get("user_api_key_team_id"),
-        metadata.get("user_api_key_user_id"),
-    )
 
 
 def _application(request: CompactionRequest, data: Mapping[str, Any]) -> str | None:

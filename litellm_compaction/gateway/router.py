@@ -7,6 +7,7 @@ import copy
 import functools
 import re
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -64,11 +65,21 @@ _RATE_LIMIT: Final = 429
 _REQUEST_ERRORS: Final = frozenset({400, 404, 405, 422, 500, 501})
 
 
+# The router of a program that is no proxy; tasks started for a call keep the one that made it.
+_LIBRARY: Final[ContextVar[Router | None]] = ContextVar("litellm_compaction_router", default=None)
+
+
 def current_router() -> Router | None:
-    """The proxy's router; looked up each time, it is replaced on a reload."""
+    """The proxy's router; looked up each time, it is replaced on a reload. Without a proxy the one that makes the
+    call."""
     from litellm.proxy import proxy_server
 
-    return proxy_server.llm_router
+    return proxy_server.llm_router or _LIBRARY.get()
+
+
+def serve_with(router: Router | None) -> None:
+    """Make this the router of the call under way, where there is no proxy."""
+    _LIBRARY.set(router)
 
 
 def is_served(router: Router, group: str, team: str | None) -> bool:

@@ -19,7 +19,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -46,7 +46,7 @@ name = "{name}"
 base_url = "{url}/v1"
 env_key = "LITELLM_API_KEY"
 wire_api = "responses"
-
+{provider}
 [features]
 plugins = false
 """
@@ -64,6 +64,7 @@ class Way:
     provider_name: str
     door: str
     config: str = ""  # follows the [features] table
+    provider: str = ""  # follows the other lines about the provider
 
 
 BY_CAPABILITIES: Final = Way(
@@ -74,6 +75,11 @@ BY_CAPABILITIES: Final = Way(
 )
 BY_NAME: Final = Way("0.171.0", "OpenAI", "/v1/responses")
 BY_ENDPOINT: Final = Way("0.153.4", "OpenAI", "/v1/responses/compact", "remote_compaction_v2 = false\n")
+
+
+def with_websockets(way: Way) -> Way:
+    """The same, over WebSockets where the proxy takes them."""
+    return replace(way, provider="supports_websockets = true\n")
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ class Codex:
     @classmethod
     def at(cls, proxy: LiveProxy, way: Way, folder: Path, outside: str, model: str = "local-model") -> Codex:
         """Codex with a fresh home that knows the proxy and nothing else."""
-        head = _HEAD.format(model=model, name=way.provider_name, url=proxy.url)
+        head = _HEAD.format(model=model, name=way.provider_name, url=proxy.url, provider=way.provider)
         return cls.with_config(head + way.config, way.version, folder, outside)
 
     @classmethod
