@@ -62,7 +62,7 @@ class FrameSocket:
         self._session: Final = Session(socket, model, first)
 
     async def receive_text(self) -> NoReturn:
-        await _release_slot(self._auth)
+        await _give_back(self._auth)
         await self._session.run()
         raise WebSocketDisconnect
 
@@ -73,16 +73,24 @@ class FrameSocket:
         await self._socket.close(code, reason)
 
 
-async def _release_slot(auth: UserAPIKeyAuth) -> None:
-    """Give back the parallel-request slot of the connection: each frame takes one for itself, and a key that has no
-    more than one could otherwise never be answered."""
+async def _give_back(auth: UserAPIKeyAuth) -> None:
+    """Give back what LiteLLM holds for a connection of the key's parallel requests and of its budget: each frame takes
+    its own, and a key that has no more than that could otherwise never be answered."""
     from litellm.proxy import proxy_server
     from litellm.proxy.hooks.parallel_request_limiter_v3 import _PROXY_MaxParallelRequestsHandler_v3
 
+    try:
+        from litellm.proxy.spend_tracking.budget_reservation import release_or_invalidate_budget_reservation
+    except ImportError:  # an older LiteLLM sets nothing aside, or has another way to give it back
+        pass
+    else:
+        await release_or_invalidate_budget_reservation(auth.budget_reservation)
     logging: Final = proxy_server.proxy_logging_obj
+    release: Final = getattr(logging, "arelease_responses_websocket_slot", None)
     # The older limiter counts down again when the connection ends, whatever has been given back before.
-    if isinstance(logging.get_proxy_hook("parallel_request_limiter"), _PROXY_MaxParallelRequestsHandler_v3):
-        await logging.arelease_responses_websocket_slot(auth)
+    newer: Final = isinstance(logging.get_proxy_hook("parallel_request_limiter"), _PROXY_MaxParallelRequestsHandler_v3)
+    if release is not None and newer:
+        await release(auth)
 
 
 class Session:

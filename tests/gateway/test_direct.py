@@ -137,12 +137,15 @@ async def test_failed_compaction_costs_once_and_no_deployment(
 
 
 async def test_one_slot_of_a_deployment_is_told(make_router: Make, backend: ScriptedBackend) -> None:
-    """The call holds the slot that its summary would need: LiteLLM's own words for that, at once, and no deadlock."""
+    """The call holds the slot that its summary would need: LiteLLM's own words for that, at once, and no deadlock. A
+    summary model with deployments of its own has slots of its own."""
     router = make_router(max_parallel_requests=1)
     with pytest.raises(RateLimitError, match="max_parallel_requests"):
         await router.aresponses(model="bridged", input=[*HISTORY, TRIGGER])
     answer_all(backend)
     await router.aresponses(model="bridged", input="go on")
+    apart = make_router({"summary_model": "switched"}, max_parallel_requests=1)
+    item_of(await apart.aresponses(model="bridged", input=[*HISTORY, TRIGGER]))
 
 
 async def test_the_router_that_makes_the_call_writes_the_summary(make_router: Make, backend: ScriptedBackend) -> None:

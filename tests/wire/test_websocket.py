@@ -18,14 +18,18 @@ from tests.support.backend import Failure, Gated, ScriptedBackend, Summary, Text
 from tests.support.bodies import HISTORY, MODELS, TRIGGER, Json, assistant, compact, user
 from tests.support.proxy import LiveProxy, base_config, running_proxy
 
-# A key is sk-<team>; the teams `one` and `small` have one request at a time, and one model.
+# A key is sk-<team>; the teams `one`, `small` and `poor` have one request at a time, one model, one dollar.
 AUTH = """
 from litellm.proxy._types import UserAPIKeyAuth
 
 async def auth(request, api_key):
     team = api_key.removeprefix("sk-")
-    limits = {"one": {"max_parallel_requests": 1}, "small": {"models": ["deepseek"]}}.get(team, {})
-    return UserAPIKeyAuth(api_key=f"hash-{team}", team_id=team, user_id="ann", **limits)
+    limits = {
+        "one": {"max_parallel_requests": 1},
+        "small": {"models": ["deepseek"]},
+        "poor": {"max_budget": 1.0},
+    }
+    return UserAPIKeyAuth(api_key=f"hash-{team}", team_id=team, user_id="ann", **limits.get(team, {}))
 """
 ENDS = {"response.completed", "response.incomplete", "error"}
 LONG = assistant("word " * 2_000)
@@ -40,6 +44,11 @@ def gateway(shared_backend: ScriptedBackend) -> Iterator[LiveProxy]:
     config["model_list"] += [
         {"model_name": "narrow", "litellm_params": {**params, "max_parallel_requests": 1}},
         {"model_name": "early", "litellm_params": params, "model_info": {"compaction": early}},
+        {
+            "model_name": "dear",
+            "litellm_params": {**params, "input_cost_per_token": 0.001, "output_cost_per_token": 0.001},
+            "model_info": {"max_input_tokens": 5_000, "max_output_tokens": 600},
+        },
     ]
     config["general_settings"].update(custom_auth="team_auth.auth", custom_auth_run_common_checks=True)
     config["litellm_settings"]["enable_post_custom_auth_checks"] = True
@@ -221,6 +230,13 @@ def test_one_slot_is_enough(gateway: LiveProxy, backend: ScriptedBackend, key: s
         done(ask(socket, [user("go")], model))
         assert [item["type"] for item in done(ask(socket, [*HISTORY, TRIGGER], model))] == ["compaction"]
         done(ask(socket, [user("go on")], model))
+
+
+def test_a_connection_holds_nothing_of_a_budget(gateway: LiveProxy, backend: ScriptedBackend) -> None:
+    """What LiteLLM sets aside of a budget for a connection does not keep its frames from being paid."""
+    backend.script(Text("one"))
+    with connected(gateway, "sk-poor") as socket:
+        done(ask(socket, [user("go")], "dear", max_output_tokens=500))
 
 
 def test_a_frame_may_what_its_key_may(gateway: LiveProxy, backend: ScriptedBackend) -> None:
