@@ -323,7 +323,11 @@ def test_a_hundred_thousand_items(proxy: LiveProxy, backend: ScriptedBackend, wo
     assert _memory(worker, "VmHWM") < 2500
 
 
-PACKS: dict[str, Callable[[bytes], bytes]] = {"zstd": zstandard.ZstdCompressor().compress, "gzip": gzip.compress, "deflate": zlib.compress}
+PACKS: dict[str, Callable[[bytes], bytes]] = {
+    "zstd": zstandard.ZstdCompressor().compress,
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+}
 
 
 @pytest.mark.parametrize("coding", PACKS)
