@@ -23,6 +23,7 @@
 | any    | backend refuses the form of the request      | the same state in the next style (no inference)            |
 | any    | backend refuses the last style               | its error, unchanged                                       |
 | any    | a smaller window would answer instead        | plan, everything not yet summarised, for that window       |
+| any    | the same window, or a larger one, again      | CompactionFailed                                           |
 | any    | backend down or broken                       | CompactionFailed                                           |
 | any    | any other error                              | that error, unchanged                                      |
 | any    | deadline                                     | CompactionTimeout                                          |
@@ -126,6 +127,7 @@ class _Run:
         self._style = policy.first_style
         self._images = policy.images
         self._attempts = 0  # of the window on its way
+        self._moved_to: int | None = None
         self._application: Final = context
         self._context = shown_context(context, self._room, policy)
         self._fixed = fixed_tokens(policy, self._context)
@@ -158,7 +160,10 @@ class _Run:
                 return Summary(answer.summary, tuple(retain), self._left_out, self._shortened, windows)
 
     def _move_to(self, smaller: SmallerWindow) -> None:
-        """Go on for the window of another model."""
+        """Go on for the window of another model. Raises DoesNotFit for one that was planned for already."""
+        if self._moved_to is not None and (smaller.room.prompt or 0) >= self._moved_to:
+            raise DoesNotFit
+        self._moved_to = smaller.room.prompt
         self._room, self._style, self._images = smaller.room, smaller.first_style, smaller.images
         self._context = shown_context(self._application, self._room, self._policy)
         self._fixed = fixed_tokens(self._policy, self._context)

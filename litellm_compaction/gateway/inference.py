@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from litellm.exceptions import BadRequestError
+import httpx
+from litellm.exceptions import UnprocessableEntityError
 
 from litellm_compaction.budget.limits import Room
 
@@ -20,12 +21,13 @@ INFERENCE_KEY: Final = "litellm_compaction_inference"
 _OUTPUT: Final = ("max_tokens", "max_completion_tokens")
 
 
-class NotSent(BadRequestError):
-    """A try that the plugin does not let go out. In LiteLLM's class of refusals that say nothing of a deployment's
-    health: it is not repeated and cools nothing down, and the next fallback is tried."""
+class NotSent(UnprocessableEntityError):
+    """A try that the plugin does not let go out; the next fallback is tried. Of LiteLLM's refusals the one class that
+    no operator's retry policy repeats, and that cools no deployment down under any `allowed_fails_policy`."""
 
     def __init__(self, group: str, reason: str) -> None:
-        super().__init__(message=reason, model=group, llm_provider="")
+        response: Final = httpx.Response(422, request=httpx.Request("POST", "http://litellm-compaction.invalid"))
+        super().__init__(message=reason, model=group, llm_provider="", response=response)
 
 
 @dataclass(slots=True, repr=False)

@@ -173,9 +173,9 @@ class RouterSummarizer:
                 raise classed from error
             raise self._windows.smaller(smaller) from error
         finally:
+            self.answered = inference.answering or self._group
             if self._tries is not None:
                 self._tries.taken = inference.taken
-        self.answered = inference.answering or self._group
         reply: Final = read_reply(response.model_dump())
         return reply if reply.usage.total_tokens else replace(reply, usage=_estimate_usage(messages, reply))
 

@@ -135,7 +135,7 @@ class Runner:
             images=profile.images,
             truncates=profile.truncates,
             tries=Tries() if pending.settings.count_retries else None,
-            learn=lambda overflow: self._budgets.learn(pending.writer_model, overflow.limit or overflow.read),
+            learn=lambda overflow: self._budgets.learn(summarizer.answered, overflow.limit or overflow.read),
         )
         summarizer: Final = RouterSummarizer(
             router,

@@ -74,6 +74,14 @@ async def test_what_no_window_holds_fails() -> None:
         await summarize(a_plan(*LONG).units, Model(none), a_policy(room=LARGE), Account())
 
 
+async def test_planned_once_for_each_window() -> None:
+    """The same smaller window again, for which everything was planned, is an error and not another plan."""
+    model = Model(SMALL, SMALL)
+    with pytest.raises(CompactionFailed, match="does not fit"):
+        await summarize(a_plan(*LONG).units, model, a_policy(room=LARGE, max_passes=20), Account())
+    assert model.script == []
+
+
 class Counting(Model):
     """Each step says how many inferences it took."""
 

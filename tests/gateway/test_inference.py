@@ -34,7 +34,7 @@ async def test_a_group_that_is_too_small_does_not_get_it() -> None:
     for group in ("smaller", "small"):
         with pytest.raises(NotSent) as refused:
             await asked.admit(group, {})
-        assert refused.value.status_code == 400
+        assert refused.value.status_code == 422
     assert (asked.taken, asked.largest_refused()) == (0, "small")
 
 

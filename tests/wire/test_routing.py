@@ -50,6 +50,7 @@ def gateway(shared_backend: ScriptedBackend) -> Iterator[LiveProxy]:
         entry("counted-twice", "counted", **LARGE, count_retries=True, max_attempts=2),
         entry("counted-falls", "down", **LARGE, count_retries=True, max_attempts=4),
         entry("falls", "down", **LARGE),
+        entry("alone", "down", **LARGE),
         entry("folds", "down", **LARGE),
         entry("trims", "down", **LARGE, oversize="trim"),
         entry("chooses", "down", **LARGE),
@@ -73,6 +74,7 @@ def gateway(shared_backend: ScriptedBackend) -> Iterator[LiveProxy]:
             {"guesses": ["nobody-knows"]},
         ],
         "context_window_fallbacks": [{"overflows": ["large"]}],
+        "model_group_alias": {"nickname": "small"},
     }
     with running_proxy(config) as proxy:
         yield proxy
@@ -194,8 +196,20 @@ def test_fallen_back(gateway: LiveProxy, backend: ScriptedBackend, door: str) ->
 def test_fallbacks_of_the_client(gateway: LiveProxy, backend: ScriptedBackend) -> None:
     """The client's own `fallbacks` hold for its summary."""
     backend.answer_with(enforcing(lambda _: Summary("S1")))
-    response = send(gateway, "trigger", list(HISTORY), "uneven", fallbacks=["large"], num_retries=0)
+    response = send(gateway, "trigger", list(HISTORY), "alone", fallbacks=["large"])
     assert response.status_code == 200, response.text
+    assert (summaries(backend)[0], summaries(backend)[-1]) == ("down", "large")
+    assert response.headers["x-litellm-compaction-model"] == "large"
+
+
+def test_an_alias_is_the_group_it_stands_for(gateway: LiveProxy, backend: ScriptedBackend) -> None:
+    """A `model_group_alias` is compacted by its group, under the settings of that group."""
+    backend.answer_with(enforcing(lambda _: Summary("S1")))
+    response = send(gateway, "trigger", session(), "nickname")
+    assert response.status_code == 200, response.text
+    assert len(summaries(backend)) > 1
+    assert set(summaries(backend)) == {"small"}
+    assert response.headers["x-litellm-compaction-model"] == "nickname"
 
 
 def assert_whole(backend: ScriptedBackend, model: str, steps: int) -> None:
@@ -216,6 +230,38 @@ def test_a_smaller_fallback_gets_what_fits(gateway: LiveProxy, backend: Scripted
     assert_whole(backend, "small", 40)
     assert response.headers["x-litellm-compaction-model"] == "small"
     assert response.headers["x-litellm-compaction-dropped"] == "0"
+
+
+def test_policies_of_the_operator_repeat_and_cool_nothing_unsent(
+    shared_backend: ScriptedBackend, backend: ScriptedBackend
+) -> None:
+    """What was not sent to a fallback is neither repeated by a retry policy nor held against its deployment."""
+    config = base_config(shared_backend.url)
+    params = {"api_base": shared_backend.url, "api_key": "x"}
+    policy = {"BadRequestErrorAllowedFails": 0}
+    config["model_list"] = [
+        {
+            "model_name": "large",
+            "litellm_params": {"model": "deepseek/down", **params},
+            "model_info": {"compaction": LARGE},
+        },
+        {
+            "model_name": "small",
+            "litellm_params": {"model": "deepseek/small", **params},
+            "model_info": {"compaction": SMALL, "allowed_fails_policy": policy},
+        },
+    ]
+    config["router_settings"] = {
+        "num_retries": 0,
+        "retry_policy": {"BadRequestErrorRetries": 5},
+        "fallbacks": [{"large": ["small"]}],
+    }
+    backend.answer_with(enforcing(lambda _: Summary("S1")))
+    with running_proxy(config) as proxy:
+        response = send(proxy, "trigger", session(), "large")
+        assert response.status_code == 200, response.text
+        assert proxy.post("/v1/responses", {"model": "small", "input": "hi"}).status_code == 200
+    assert_whole(backend, "small", 40)
 
 
 def test_a_smaller_fallback_is_trimmed_for(gateway: LiveProxy, backend: ScriptedBackend) -> None:
