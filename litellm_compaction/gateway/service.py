@@ -19,7 +19,7 @@ from litellm_compaction.conversation.bounds import check_bounds
 from litellm_compaction.conversation.expansion import Expansion, Opened, expand_items
 from litellm_compaction.conversation.items import RawItem, classify_items, is_control
 from litellm_compaction.envelope.payload import MAX_WEIGHT, Payload
-from litellm_compaction.envelope.sealing import Caller, KeyRing, content_digest, is_own, open_weighed
+from litellm_compaction.envelope.sealing import Caller, KeyRing, content_digest, is_own, open_weighed, unwrap_content
 from litellm_compaction.errors import CompactionError, InvalidInput, UnreadableItem
 from litellm_compaction.gateway.budgets import Budgets
 from litellm_compaction.gateway.delivery import (
@@ -107,8 +107,8 @@ def _check_flat(payload: Payload, raw: RawItem) -> None:
 
 
 async def finish_events(pending: Pending, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """The events of a compaction, its usage in the last one, an `error` event before the `response.failed` that LiteLLM
-    writes.
+    """The events of a compaction: its item as it was written, its usage in the last one, an `error` event before the
+    `response.failed` that LiteLLM writes.
 
     LiteLLM turns either event of a backend into an exception and only then writes its own `response.failed`.
     """
@@ -116,7 +116,7 @@ async def finish_events(pending: Pending, events: AsyncIterator[Any]) -> AsyncIt
     try:
         async for event in events:
             number = max(number, getattr(event, "sequence_number", number))
-            yield _with_usage(pending, event)
+            yield _finished(pending, event)
     except Exception:
         if pending.late_error is not None:
             yield ErrorEvent(type="error", sequence_number=number + 1, error=pending.late_error.body())
@@ -129,7 +129,7 @@ def strip_body(pending: Pending, response: Any) -> Any:
     A trigger's answer stays an object of LiteLLM's, which hooks listed later expect. LiteLLM writes its routing into
     the id of a compact answer; the plugin's own id takes its place, since nothing can be looked up under either.
     """
-    output: Final = [_without_nulls(item) for item in response.model_dump(mode="json")["output"]]
+    output: Final = [_as_written(pending, _without_nulls(item)) for item in response.model_dump(mode="json")["output"]]
     spent: Final = _usage_of(pending, response) or response.usage
     if pending.origin == "trigger":
         return response.model_copy(update={"output": output, "usage": spent})
@@ -145,13 +145,36 @@ def strip_body(pending: Pending, response: Any) -> Any:
     }
 
 
-def _with_usage(pending: Pending, event: Any) -> Any:
+def _finished(pending: Pending, event: Any) -> Any:
+    """Copies, where something is changed: LiteLLM books the tokens of the object it has."""
+    changes: Final[dict[str, Any]] = {}
+    item: Final = getattr(event, "item", None)
+    if item is not None and (written := _as_written(pending, item)) is not item:
+        changes["item"] = written
     response: Final[Any] = getattr(event, "response", None)
-    usage: Final = _usage_of(pending, response)
-    if usage is None:
-        return event
-    # Copies: LiteLLM books the tokens of the object it has.
-    return event.model_copy(update={"response": response.model_copy(update={"usage": usage})})
+    if response is not None:
+        usage: Final = _usage_of(pending, response)
+        output: Final = [_as_written(pending, item) for item in getattr(response, "output", None) or ()]
+        members: Final = {**({} if usage is None else {"usage": usage}), **({"output": output} if output else {})}
+        if members:
+            changes["response"] = response.model_copy(update=members)
+    return event.model_copy(update=changes) if changes else event
+
+
+def _as_written(pending: Pending, item: Any) -> Any:
+    """The compaction item with its own id and content; any other item as it is. Where an operator has switched on
+    LiteLLM's affinity of encrypted content, LiteLLM writes the deployment into both: this item has none."""
+    content: Final = _member(item, "encrypted_content")
+    if _member(item, "type") != "compaction" or not isinstance(content, str):
+        return item
+    own: Final = {"id": pending.item_id or _member(item, "id"), "encrypted_content": unwrap_content(content)}
+    if all(_member(item, name) == value for name, value in own.items()):
+        return item
+    return {**item, **own} if isinstance(item, Mapping) else item.model_copy(update=own)
+
+
+def _member(item: Any, name: str) -> Any:
+    return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
 
 
 def _usage_of(pending: Pending, response: Any) -> ResponseAPIUsage | None:
@@ -188,6 +211,7 @@ class Service:
         runner: Final = Runner(pending, self._metadata, self._budgets)
         flight: Final = await self._flights.join(key, runner.run, pending.settings.deadline_seconds)
         watch_flight(flight, pending, self._metadata, lambda: runner.has_run)
+        pending.item_id = flight.item_id
         self._frame = replace(self._frame, item_id=flight.item_id)
         handed_over = False
         try:

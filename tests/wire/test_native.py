@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from typing import Any
 
@@ -145,16 +146,47 @@ def test_auto_is_the_plugins_own_elsewhere(gateway: LiveProxy, provider: Respons
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_encrypted_content")
 
 
+@pytest.mark.parametrize("door", ["trigger", "trigger-streamed", "compact"])
+def test_affinity_writes_nothing_into_an_item(gateway: LiveProxy, provider: ResponsesBackend, door: str) -> None:
+    """Id and content of the plugin's item are its own, and the same in every event, whatever LiteLLM would make of
+    them."""
+    provider.reset()
+    if door == "compact":
+        items = [gateway.post("/v1/responses/compact", {"model": "pair", "input": HISTORY}).json()["output"][-1]]
+    elif door == "trigger":
+        items = post(gateway, "pair", [*HISTORY, TRIGGER]).json()["output"]
+    else:
+        body = {"model": "pair", "stream": True, "input": [*HISTORY, TRIGGER]}
+        events = gateway.stream("/v1/responses", body)
+        items = [event["item"] for event in events if "item" in event] + events[-1]["response"]["output"]
+        assert len(items) == 3
+    for item in items:
+        assert item["id"].startswith("cmp_")
+        assert item["encrypted_content"].startswith("lcmp1.")
+    assert len({(item["id"], item["encrypted_content"]) for item in items}) == 1
+
+
+def models(proxy: LiveProxy) -> list[Json]:
+    """The rows of LiteLLM's model listing."""
+    with proxy.client() as client:
+        found: list[Json] = client.get("/model/info").json()["data"]
+    return found
+
+
 def test_affinity_never_pins_a_portable_item(gateway: LiveProxy, provider: ResponsesBackend) -> None:
     """Under LiteLLM's affinity the plugin's item comes back as it was sealed or wrapped, opens either way, and both
     deployments answer requests that bring it."""
     provider.reset(MESSAGE)
     response = post(gateway, "pair", [*HISTORY, TRIGGER])
     item = response.json()["output"][0]
+    # As LiteLLM wraps what it takes for a provider's: with the deployment it came from.
+    left = next(row["model_info"]["id"] for row in models(gateway) if row["litellm_params"]["model"] == "openai/left")
+    origin = base64.b64encode(f"model_id:{left}".encode()).decode()
+    wrapped = {**item, "encrypted_content": f"litellm_enc:{origin};{item['encrypted_content']}"}
     provider.reset(MESSAGE)
     for number in range(40):
-        post(gateway, "pair", [item, user(str(number))])
-        if len({asked.body["model"] for asked in provider.asked}) > 1:
+        post(gateway, "pair", [wrapped if number % 2 else item, user(str(number))])
+        if {asked.body["model"] for asked in provider.asked[1::2]} == {"left", "right"}:
             break
     assert {asked.body["model"] for asked in provider.asked} == {"left", "right"}
     assert all("S-FACT" in str(asked.body["input"]) for asked in provider.asked)

@@ -256,7 +256,7 @@ def test_policies_of_the_operator_repeat_and_cool_nothing_unsent(
         "retry_policy": {"BadRequestErrorRetries": 5},
         "fallbacks": [{"large": ["small"]}],
     }
-    backend.answer_with(enforcing(lambda _: Summary("S1")))
+    backend.answer_with(enforcing(lambda body: Summary("S1") if is_summary_request(body) else Text("fine")))
     with running_proxy(config) as proxy:
         response = send(proxy, "trigger", session(), "large")
         assert response.status_code == 200, response.text
