@@ -28,6 +28,7 @@ TABLE: list[Row] = [
     ),
     (errors.TriggerOnCompact(), 400, "invalid_request_error", None, "input", "/v1/responses"),
     (errors.CompactionNotSupportedHere(), 400, "invalid_request_error", None, "input", "HTTP POST"),
+    (errors.SyncCallNotSupported(), 400, "invalid_request_error", None, "input", "synchronous"),
     (errors.NothingToCompact(), 400, "invalid_request_error", "missing_required_parameter", "input", "nothing"),
     (errors.InvalidInput("no list"), 400, "invalid_request_error", "invalid_type", "input", "no list"),
     (
