@@ -86,8 +86,8 @@ class CompactionNotSupportedHere(InvalidRequest):
 
     def __init__(self) -> None:
         super().__init__(
-            "This way in cannot compact so: send 'context_management' with an HTTP POST to /v1/responses of the LiteLLM "
-            "proxy, and a 'compaction_trigger' item there or with `aresponses` of LiteLLM's Router."
+            "This way in cannot compact so: send 'context_management' with an HTTP POST to /v1/responses of the proxy, "
+            "and a 'compaction_trigger' item there or with `aresponses` of LiteLLM's Router."
         )
 
 
