@@ -8,7 +8,6 @@ from typing import Any
 import litellm
 import pytest
 from litellm.exceptions import RateLimitError
-from litellm.proxy import proxy_server
 from litellm.router import Router
 
 from litellm_compaction.gateway.errors import CompactionProxyException
@@ -31,7 +30,7 @@ def make_router(backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch) -> It
             litellm, "callback_settings", {"litellm_compaction": {"keys": ["k" * 32], **(settings or {})}}
         )
         monkeypatch.setattr(litellm, "callbacks", [CompactionHandler()])
-        monkeypatch.setattr(proxy_server, "llm_router", None)
+        monkeypatch.setattr("litellm.proxy.proxy_server.llm_router", None)
         ways: list[Json] = []
         for number in range(deployments):
             shared = {"api_base": backend.url, "api_key": f"key {number}", **params}
