@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import gc
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import litellm
 import pytest
 from litellm.exceptions import RateLimitError
+from litellm.llms.custom_httpx.async_client_cleanup import close_litellm_async_clients
 from litellm.router import Router
 
 from litellm_compaction.gateway.errors import CompactionProxyException
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture
-def make_router(backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+async def make_router(backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
     """Makes a router with the plugin among LiteLLM's callbacks."""
     made: list[Router] = []
 
@@ -44,6 +46,10 @@ def make_router(backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch) -> It
     yield make
     for router in made:
         router.discard()  # type: ignore[no-untyped-call]
+    # LiteLLM keeps its clients for an hour; their connections belong to the loop of this test.
+    await close_litellm_async_clients()  # type: ignore[no-untyped-call]
+    litellm.in_memory_llm_clients_cache.flush_cache()  # type: ignore[no-untyped-call]
+    gc.collect()
 
 
 def answer_all(backend: ScriptedBackend) -> None:
