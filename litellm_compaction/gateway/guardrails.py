@@ -18,5 +18,8 @@ def cover_compact_door() -> None:
 
     readers: Final[dict[CallTypes, Any]] = load_guardrail_translation_mappings()  # type: ignore[no-untyped-call]
     for name, twin in (("acompact_responses", CallTypes.aresponses), ("compact_responses", CallTypes.responses)):
-        if name in CallTypes.__members__ and twin in readers:
+        if name not in CallTypes.__members__:
+            # An older LiteLLM has no such call type at all, and passes on what it cannot look up.
+            CallTypes._value2member_map_.setdefault(name, twin)
+        elif twin in readers:
             readers.setdefault(CallTypes(name), readers[twin])
