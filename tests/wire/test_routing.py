@@ -3,6 +3,7 @@ window that it was not planned for."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,20 +32,19 @@ DOORS = ["trigger", "compact", "threshold"]
 WINDOWS = {"small": 8_000, "large": 50_000, "unknown": 3_000}
 
 
+def deployment(backend: ScriptedBackend, group: str, served: str, **settings: Any) -> Json:
+    params = {"model": f"deepseek/{served}", "api_base": backend.url, "api_key": "x"}
+    return {"model_name": group, "litellm_params": params, "model_info": {"compaction": settings}}
+
+
 @pytest.fixture(scope="module")
 def gateway(shared_backend: ScriptedBackend) -> Iterator[LiveProxy]:
     """Groups named by what they show; a deployment serves the model of its name."""
-
-    def entry(group: str, served: str, **settings: Any) -> Json:
-        params = {"model": f"deepseek/{served}", "api_base": shared_backend.url, "api_key": "x"}
-        return {"model_name": group, "litellm_params": params, "model_info": {"compaction": settings}}
-
+    entry = functools.partial(deployment, shared_backend)
     config = base_config(shared_backend.url)
     config["model_list"] = [
         entry("pair", "left", **LARGE),
         entry("pair", "right", **LARGE),
-        entry("uneven", "down-uneven", **LARGE),
-        entry("uneven", "healthy", **LARGE),
         entry("retried", "retried", **LARGE),
         entry("counted", "counted", **LARGE, count_retries=True),
         entry("counted-twice", "counted", **LARGE, count_retries=True, max_attempts=2),
@@ -63,8 +63,7 @@ def gateway(shared_backend: ScriptedBackend) -> Iterator[LiveProxy]:
     config["router_settings"] = {
         "num_retries": 2,
         "retry_after": 0,
-        "allowed_fails": 0,
-        "cooldown_time": 120,
+        "disable_cooldowns": True,
         "fallbacks": [
             {"falls": ["large"]},
             {"counted-falls": ["large"]},
@@ -167,18 +166,22 @@ def test_counted_retries_and_a_fallback(gateway: LiveProxy, backend: ScriptedBac
     assert response.headers["x-litellm-compaction-attempts"] == str(len(backend.requests))
 
 
-def test_a_failing_deployment_cools_down(gateway: LiveProxy, backend: ScriptedBackend) -> None:
+def test_a_failing_deployment_cools_down(shared_backend: ScriptedBackend, backend: ScriptedBackend) -> None:
     """A deployment that failed a summary is left alone afterwards, by ordinary requests too."""
+    config = base_config(shared_backend.url)
+    config["model_list"] = [deployment(backend, "uneven", served, **LARGE) for served in ("down", "healthy")]
+    config["router_settings"] = {"num_retries": 2, "retry_after": 0, "allowed_fails": 0, "cooldown_time": 120}
     backend.answer_with(enforcing(lambda body: Summary("S1") if is_summary_request(body) else Text("fine")))
-    for number in range(20):
-        assert send(gateway, "trigger", [*HISTORY, user(str(number))], "uneven").status_code == 200
-        if "down-uneven" in summaries(backend):
-            break
-    assert "down-uneven" in summaries(backend)
-    before = len(backend.requests)
-    for number in range(6):
-        assert send(gateway, "trigger", [*HISTORY, user(f"more {number}")], "uneven").status_code == 200
-        assert gateway.post("/v1/responses", {"model": "uneven", "input": "hi"}).status_code == 200
+    with running_proxy(config) as proxy:
+        for number in range(20):
+            assert send(proxy, "trigger", [*HISTORY, user(str(number))], "uneven").status_code == 200
+            if "down" in summaries(backend):
+                break
+        assert "down" in summaries(backend)
+        before = len(backend.requests)
+        for number in range(6):
+            assert send(proxy, "trigger", [*HISTORY, user(f"more {number}")], "uneven").status_code == 200
+            assert proxy.post("/v1/responses", {"model": "uneven", "input": "hi"}).status_code == 200
     assert {body["model"] for body in backend.requests[before:]} == {"healthy"}
 
 
