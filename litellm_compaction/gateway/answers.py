@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Final
 
 from litellm.types.llms.openai import InputTokensDetails, OutputTokensDetails, ResponseAPIUsage, ResponsesAPIResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from litellm_compaction.gateway.counting import RequestCounter
 from litellm_compaction.gateway.errors import StreamRefused
@@ -27,6 +27,9 @@ _ANSWERED: Final = frozenset({"completed", "incomplete"})
 
 class ItemEvent(BaseModel):
     """`response.output_item.added` and `.done` of the compaction item."""
+
+    # An older LiteLLM writes the model's name into every event.
+    model_config = ConfigDict(extra="allow")
 
     type: str
     sequence_number: int

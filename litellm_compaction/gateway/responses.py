@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from litellm_compaction.compaction.answer import Usage
 from litellm_compaction.conversation.items import RawItem
@@ -102,6 +102,9 @@ def _write_message(frame: Frame, place: int, raw: RawItem) -> dict[str, Any]:
 
 class ErrorEvent(BaseModel):
     """The `error` event as OpenAI sends it, its parts nested."""
+
+    # An older LiteLLM writes the model's name into every event.
+    model_config = ConfigDict(extra="allow")
 
     # Set on each event, not by default: LiteLLM writes events without their unset members.
     type: str

@@ -17,6 +17,7 @@ from websockets.sync.connection import Connection
 from tests.support.backend import Failure, Gated, ScriptedBackend, Summary, Text, is_summary_request, request_text
 from tests.support.bodies import HISTORY, MODELS, TRIGGER, Json, assistant, compact, user
 from tests.support.proxy import LiveProxy, base_config, running_proxy
+from tests.support.versions import needs_litellm
 
 # A key is sk-<team>; the teams `one`, `small` and `poor` have one request at a time, one model, one dollar.
 AUTH = """
@@ -222,6 +223,7 @@ def test_thresholds_hold_for_frames(gateway: LiveProxy, backend: ScriptedBackend
     assert "word word" not in request_text(backend.requests[-1])
 
 
+@needs_litellm("1.108", "an older one holds the slot of a connection for as long as it is open")
 @pytest.mark.parametrize(("key", "model"), [("sk-one", "deepseek"), ("sk-red", "narrow")])
 def test_one_slot_is_enough(gateway: LiveProxy, backend: ScriptedBackend, key: str, model: str) -> None:
     """A connection holds no slot of its key or deployment: turns and compactions get theirs, and give it back."""
@@ -249,6 +251,7 @@ def test_a_frame_may_what_its_key_may(gateway: LiveProxy, backend: ScriptedBacke
     assert len(backend.requests) == 1
 
 
+@needs_litellm("1.108", "an older one holds the slot of a connection for as long as it is open")
 def test_client_that_leaves_ends_what_is_under_way(gateway: LiveProxy, backend: ScriptedBackend) -> None:
     """When a client goes in the middle of a compaction it ends, and its slot comes back while the backend is silent."""
     gate = threading.Event()
