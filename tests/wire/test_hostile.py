@@ -228,7 +228,8 @@ def test_deep_items_are_refused(proxy: LiveProxy, backend: ScriptedBackend, shap
     """Depth is a 400 on both doors before a backend is called, never an answer that cannot be written."""
     text = f"[{json.dumps(user('a'))}, {shape.replace('DEEP', deep(levels))}]"
     for door in ("trigger", "streamed", "compact"):
-        assert error(send(proxy, door, text))["param"] == "input"
+        # What Python cannot parse LiteLLM refuses itself; an older one names no member.
+        assert error(send(proxy, door, text))["param"] in ({"input"} if levels < 10_000 else {"input", None})
     assert backend.requests == []
 
 
