@@ -15,7 +15,6 @@ import asyncio
 import json
 import random
 import sysconfig
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.processes import cpu_seconds, find_workers, memory
+from benchmarks.processes import cpu_seconds, every, find_workers, memory
 from benchmarks.provider import Provider, running_provider
 from tests.support.proxy import MASTER_KEY, LiveProxy, running_proxy
 
@@ -173,22 +172,15 @@ async def _at_once(url: str, path: str, bodies: Sequence[bytes]) -> float:
 def _probed(proxy: LiveProxy) -> Iterator[list[float]]:
     """Seconds that `/health/liveliness` took, asked ten times a second while the block runs."""
     latencies: list[float] = []
-    done = threading.Event()
+    with _client(proxy) as client:
 
-    def probe() -> None:
-        with _client(proxy) as client:
-            while not done.wait(_PROBE_SECONDS):
-                started = time.perf_counter()
-                client.get("/health/liveliness").raise_for_status()
-                latencies.append(time.perf_counter() - started)
+        def probe() -> None:
+            started = time.perf_counter()
+            client.get("/health/liveliness").raise_for_status()
+            latencies.append(time.perf_counter() - started)
 
-    thread = threading.Thread(target=probe)
-    thread.start()
-    try:
-        yield latencies
-    finally:
-        done.set()
-        thread.join()
+        with every(_PROBE_SECONDS, probe):
+            yield latencies
 
 
 if __name__ == "__main__":

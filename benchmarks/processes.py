@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -34,3 +36,21 @@ def memory(pid: int, name: str = "VmRSS") -> int:
     """Bytes a process has in memory now, or at most so far (`VmHWM`)."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(lines[name].split()[0]) * 1024
+
+
+@contextmanager
+def every(seconds: float, look: Callable[[], None]) -> Iterator[None]:
+    """Looks again and again while the block runs, on a thread of its own."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(seconds):
+            look()
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from redis import Redis
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.processes import find_workers, memory
+from benchmarks.processes import every, find_workers, memory
 from tests.support.backend import running_backend
 from tests.support.proxy import running_proxy
 from tests.support.redis import running_redis
@@ -86,19 +85,8 @@ def _size_at(samples: Samples, finished: int, place: int) -> float:
 @contextmanager
 def _sampled(soak: Soak, workers: Sequence[int]) -> Iterator[Samples]:
     samples: Samples = []
-    ended = threading.Event()
-
-    def sample() -> None:
-        while not ended.wait(_SAMPLE_SECONDS):
-            samples.append((soak.account.kinds.total(), tuple(map(memory, workers))))
-
-    thread = threading.Thread(target=sample)
-    thread.start()
-    try:
+    with every(_SAMPLE_SECONDS, lambda: samples.append((soak.account.kinds.total(), tuple(map(memory, workers))))):
         yield samples
-    finally:
-        ended.set()
-        thread.join()
 
 
 if __name__ == "__main__":

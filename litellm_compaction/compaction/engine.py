@@ -42,7 +42,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from litellm_compaction.budget.limits import min_known
+from litellm_compaction.budget.limits import Room, min_known
 from litellm_compaction.compaction.answer import Answer, InvalidAnswer, Reply, Usage, read_answer
 from litellm_compaction.compaction.policy import SPARE_TOKENS, Policy, fixed_tokens, learned_room, shown_context
 from litellm_compaction.compaction.prompt import Briefing, Style, next_style, write_messages, write_parameters
@@ -123,14 +123,12 @@ class _Run:
         self._account: Final = account
         self._count: Final = policy.count
         self._ends: Final = ends
-        self._room = policy.room
+        self._application: Final = context
+        self._enter(policy.room)
         self._style = policy.first_style
         self._images = policy.images
         self._attempts = 0  # of the window on its way
         self._moved_to: int | None = None
-        self._application: Final = context
-        self._context = shown_context(context, self._room, policy)
-        self._fixed = fixed_tokens(policy, self._context)
         self._left_out: frozenset[str] = frozenset()
         self._shortened: frozenset[str] = frozenset()
 
@@ -164,8 +162,13 @@ class _Run:
         if self._moved_to is not None and (smaller.room.prompt or 0) >= self._moved_to:
             raise DoesNotFit
         self._moved_to = smaller.room.prompt
-        self._room, self._style, self._images = smaller.room, smaller.first_style, smaller.images
-        self._context = shown_context(self._application, self._room, self._policy)
+        self._style, self._images = smaller.first_style, smaller.images
+        self._enter(smaller.room)
+
+    def _enter(self, room: Room) -> None:
+        """What a request may take from now on, and what of it is taken by what is not the transcript."""
+        self._room = room
+        self._context = shown_context(self._application, room, self._policy)
         self._fixed = fixed_tokens(self._policy, self._context)
 
     def _carried(self, summary: str) -> Unit:
@@ -219,7 +222,7 @@ class _Run:
                 reply = await self._infer([*before, *window], self._briefing(problem, part, last=last))
             except StyleRefused as refused:
                 following = next_style(self._style)
-                if following is None:
+                if following is None or self._is_spent():
                     raise refused.cause from None
                 self._style = following
                 continue
@@ -259,38 +262,31 @@ class _Run:
         messages: Final = await run_heavy(self._write, units, briefing)
         waits = 0
         while True:
-            self._allow_tries()
             try:
-                reply = await self._summarizer(messages, write_parameters(briefing.style, self._room.answer))
+                reply = await self._send(messages, write_parameters(briefing.style, self._room.answer))
             except RateLimited as limited:
-                self._count_tries()
                 seconds = max(limited.seconds, _BACKOFF[min(waits, len(_BACKOFF) - 1)])
                 if asyncio.get_running_loop().time() + seconds >= self._ends or self._is_spent():
                     raise limited.cause from None
                 waits += 1
                 await self._policy.sleep(seconds)
                 continue
-            except Overflow:
-                self._count_tries(at_least=1)
-                raise
-            except StyleRefused as refused:
-                self._count_tries()
-                if self._is_spent():
-                    raise refused.cause from None
-                raise
-            except Exception:
-                self._count_tries()
-                raise
-            self._count_tries(at_least=1)
             self._account.usage += reply.usage
             self._notice_cut(reply, sum(unit.tokens for unit in units))
             return reply
 
-    def _allow_tries(self) -> None:
-        """What the summarizer may send by itself, where that counts."""
+    async def _send(self, messages: list[dict[str, Any]], parameters: dict[str, Any]) -> Reply:
+        """What the model answers; counted, also where it is an error."""
         tries: Final = self._policy.tries
         if tries is not None:
             tries.most, tries.taken = max(0, self._policy.max_attempts - self._attempts), 0
+        try:
+            reply: Final = await self._summarizer(messages, parameters)
+        except Exception as error:
+            self._count_tries(at_least=int(isinstance(error, Overflow)))
+            raise
+        self._count_tries(at_least=1)
+        return reply
 
     def _count_tries(self, at_least: int = 0) -> None:
         """One inference that was answered, or all that were sent, whichever the policy counts."""
@@ -327,9 +323,7 @@ class _Run:
         amount: Final = math.ceil(tokens * self._policy.trim_fraction)
         sent: Final = tokens + self._fixed + sum(unit.tokens for unit in before)
         self._policy.learn(overflow)
-        self._room = learned_room(self._room, overflow, sent, self._policy)
-        self._context = shown_context(self._application, self._room, self._policy)
-        self._fixed = fixed_tokens(self._policy, self._context)
+        self._enter(learned_room(self._room, overflow, sent, self._policy))
         capacity: Final = self._capacity(before)
         if capacity is None or tokens - amount < capacity:
             return self._noted(cut_by(window, amount, self._count, capacity))

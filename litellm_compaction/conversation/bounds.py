@@ -14,7 +14,7 @@ from litellm_compaction.errors import InvalidInput
 
 # A tool's output is nested some ten deep; pydantic, by which LiteLLM writes answers, stops at about 200.
 MOST_LEVELS: Final = 100
-_TOO_DEEP: Final = "Invalid 'input': an item is nested too deeply."
+TOO_DEEP: Final = "Invalid 'input': an item is nested too deeply."
 _NO_NUMBER: Final = "Invalid 'input': an item holds NaN or an infinite number, which JSON has not."
 _CONTAINERS: Final = (dict, list, tuple)
 
@@ -32,4 +32,4 @@ def check_bounds(items: Sequence[Mapping[str, Any]]) -> None:
         level = [value for value in values if isinstance(value, _CONTAINERS)]
         if not level:
             return
-    raise InvalidInput(_TOO_DEEP)
+    raise InvalidInput(TOO_DEEP)

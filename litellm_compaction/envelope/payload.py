@@ -81,7 +81,7 @@ def dump_payload(payload: Payload) -> bytes:
 
 def check_items(payload: Payload) -> None:
     """Raises TooLarge on more than MAX_ITEMS."""
-    if len(payload.kept) + len(payload.system) > MAX_ITEMS - len(payload.folded):
+    if len(payload.kept) + len(payload.system) + len(payload.folded) > MAX_ITEMS:
         raise TooLarge
 
 

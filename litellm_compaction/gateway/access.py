@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cachetools import TTLCache
 from litellm._logging import verbose_proxy_logger
 from litellm.exceptions import BudgetExceededError
 
 from litellm_compaction.gateway.operator import Operator
 from litellm_compaction.gateway.router import is_served
+from litellm_compaction.gateway.told import Told
 from litellm_compaction.settings import Settings
 
 if TYPE_CHECKING:
     from litellm.proxy._types import UserAPIKeyAuth
     from litellm.router import Router
-
-_TOLD_GROUPS: Final = 4096
-_TOLD_SECONDS: Final = 3600.0
 
 
 class Writers:
@@ -25,7 +22,7 @@ class Writers:
 
     def __init__(self, operator: Operator) -> None:
         self._operator: Final = operator
-        self._told: Final[TTLCache[tuple[str, str], bool]] = TTLCache(_TOLD_GROUPS, _TOLD_SECONDS)
+        self._told: Final = Told()
 
     async def choose(
         self, router: Router | None, group: str, settings: Settings, caller: object
@@ -49,8 +46,7 @@ class Writers:
 
     def _tell(self, group: str, wished: str) -> None:
         """A warning once an hour: nobody is refused, and the operator may have meant it otherwise."""
-        if (group, wished) not in self._told:
-            self._told[group, wished] = True
+        if self._told.is_new(group, wished):
             verbose_proxy_logger.warning(
                 "litellm_compaction: model=%s: a caller may not use summary_model %s, or has no budget for it; %s "
                 "writes such a caller's summaries",

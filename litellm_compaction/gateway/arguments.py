@@ -13,6 +13,11 @@ def metadata_of(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     return arguments.get("litellm_metadata") or arguments.get("metadata") or {}
 
 
+def client_body(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The request as the client sent it; empty where there was no proxy."""
+    return (data.get("proxy_server_request") or {}).get("body") or {}
+
+
 def group_of(arguments: Mapping[str, Any]) -> str:
     """The group that answers, after a fallback the one fallen back to."""
     return str(metadata_of(arguments).get("model_group") or arguments.get("model") or "")

@@ -157,33 +157,30 @@ def _join(pieces: Iterator[bytes], limit: int) -> bytes:
 
 def _unpack_zstd(packed: bytes) -> Iterator[bytes]:
     decompressor: Final = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
-    engine = decompressor.decompressobj()
-    frames = 1
-    for start in range(0, len(packed), _ZSTD_PIECE_BYTES):
-        piece = packed[start : start + _ZSTD_PIECE_BYTES]
-        while piece:
-            if engine.eof:
-                frames = _next_frame(frames)
-                engine = decompressor.decompressobj()
-            yield engine.decompress(piece)
-            piece = engine.unused_data
-    if not engine.eof:
-        raise EOFError
+    return _unpack(packed, _ZSTD_PIECE_BYTES, decompressor.decompressobj)
 
 
 def _unpack_zlib(packed: bytes, bits: int) -> Iterator[bytes]:
-    engine = zlib.decompressobj(bits)
+    return _unpack(packed, _ZLIB_PIECE_BYTES, lambda: zlib.decompressobj(bits), _PIECE_BYTES)
+
+
+def _unpack(packed: bytes, piece_bytes: int, begin: Callable[[], Any], *most: int) -> Iterator[bytes]:
+    """What an engine makes of a body, read in pieces; `most`: the bytes of one call, where the engine has a bound.
+
+    Raises the engine's errors, EOFError on a body that ends too early or has too many frames.
+    """
+    engine = begin()
     frames = 1
-    for start in range(0, len(packed), _ZLIB_PIECE_BYTES):
-        piece = packed[start : start + _ZLIB_PIECE_BYTES]
+    for start in range(0, len(packed), piece_bytes):
+        piece = packed[start : start + piece_bytes]
         while piece:
             if engine.eof:
                 frames = _next_frame(frames)
-                engine = zlib.decompressobj(bits)
-            yield engine.decompress(piece, _PIECE_BYTES)
+                engine = begin()
+            yield engine.decompress(piece, *most)
             piece = engine.unconsumed_tail or engine.unused_data
     while not engine.eof:
-        piece = engine.decompress(b"", _PIECE_BYTES)
+        piece = engine.decompress(b"", *most)
         if not piece and not engine.eof:
             raise EOFError
         yield piece

@@ -14,6 +14,7 @@ from litellm_compaction.gateway.catalogue import list_deployments
 from litellm_compaction.gateway.limits import group_budget, read_limits
 from litellm_compaction.gateway.operator import Mode, Operator
 from litellm_compaction.gateway.profiles import read_profile
+from litellm_compaction.gateway.told import Told
 from litellm_compaction.settings import Settings
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Budgets:
     def __init__(self, operator: Operator) -> None:
         self._operator: Final = operator
         self._windows: Final = Windows()
-        self._told: Final[TTLCache[str, bool]] = TTLCache(_LEARNED_GROUPS, _LEARNED_SECONDS)
+        self._told: Final = Told(_LEARNED_SECONDS)
 
     def of(self, router: Router, group: str, team: str | None) -> GroupBudget:
         """The smallest of a group's deployments. Numbers that make no budget are told once and count as unknown."""
@@ -85,8 +86,7 @@ class Budgets:
             deployments: Final = list_deployments(router, group, team)
             return group_budget(deployments, self._operator.settings_of, limits, settings)
         except ImpossibleBudget as impossible:
-            if group not in self._told:
-                self._told[group] = True
+            if self._told.is_new(group):
                 verbose_proxy_logger.warning(
                     "litellm_compaction: model=%s has no budget: %s (%s)", group, impossible, limits.source
                 )

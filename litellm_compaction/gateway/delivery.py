@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 import httpx
@@ -23,6 +23,8 @@ from litellm_compaction.gateway.responses import Event, EventWriter
 # catalogue is fake-streamed) and books no cost: the inferences are booked where they happen.
 DELIVERY_MODEL: Final = "litellm-compaction-delivery"
 _BASE_URL: Final = "http://litellm-compaction.invalid/v1"
+# Out of LiteLLM's response cache, and not into it.
+UNCACHED: Final[Mapping[str, bool]] = {"no-cache": True, "no-store": True}
 EARLY_SECONDS: Final = 3.0
 TICK_SECONDS: Final = 30.0
 # Clients type the content as a string.
@@ -79,6 +81,15 @@ def delivery_params(provider: str) -> dict[str, Any]:
         "cache_creation_input_token_cost": 0.0,
         "cache_read_input_token_cost": 0.0,
     }
+
+
+def delivery_call(transport: httpx.AsyncBaseTransport) -> dict[str, Any]:
+    """What of a call's arguments makes it one that `transport` answers.
+
+    One user message stands for the transcript: LiteLLM logs what it sends, and this is not what was summarised. With
+    that every compaction looks alike to LiteLLM's response cache, which must never answer one.
+    """
+    return {"input": "compaction", "client": client_for(transport), "cache": dict(UNCACHED)}
 
 
 def client_for(transport: httpx.AsyncBaseTransport) -> AsyncHTTPHandler:

@@ -17,7 +17,7 @@ from litellm.router import Router
 
 from litellm_compaction.errors import SyncCallNotSupported
 from litellm_compaction.gateway.context_management import FIELD
-from litellm_compaction.gateway.delivery import DELIVERY_MODEL, client_for, delivery_params
+from litellm_compaction.gateway.delivery import DELIVERY_MODEL, delivery_call, delivery_params
 from litellm_compaction.gateway.door import RESPONSES_CALLS, concerns_plugin
 from litellm_compaction.gateway.errors import CompactionProxyException
 from litellm_compaction.gateway.router import serve_with
@@ -46,9 +46,8 @@ def delivered_call(
     """The call as it reaches the delivery. It costs nothing: the inferences are booked where they happen."""
     kept: Final = {name: kwargs[name] for name in _KEPT if name in kwargs}
     own: Final = {**metadata, "model_info": {"id": DELIVERY_MODEL}}
-    uncached: Final = {"no-cache": True, "no-store": True}
-    delivery: Final = {"input": "compaction", "client": client_for(transport), "cache": uncached}
-    return {**kept, **delivery_params("openai"), "custom_llm_provider": "openai", "litellm_metadata": own, **delivery}
+    way: Final = {**delivery_params("openai"), "custom_llm_provider": "openai", "litellm_metadata": own}
+    return {**kept, **way, **delivery_call(transport)}
 
 
 def refuse_sync_calls(is_own: Callable[[Router, str], bool]) -> None:

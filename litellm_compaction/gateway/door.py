@@ -72,6 +72,13 @@ def classify_request(call_type: str, data: Mapping[str, Any], *, normalize_trigg
     return CompactionRequest("trigger", transcript, stream=bool(data.get("stream")))
 
 
+def application_of(request: CompactionRequest, data: Mapping[str, Any]) -> str | None:
+    """The instructions of a /responses/compact call, which OpenAI documents as input to the pass. With a trigger they
+    are those of the agent's next turn, and only tempt a model to go on working."""
+    instructions: Final = data.get("instructions")
+    return instructions if request.origin == "compact" and isinstance(instructions, str) else None
+
+
 def _triggers(items: Sequence[RawItem]) -> list[int]:
     """Places of triggers among the items themselves: a nested object of the type is somebody's data."""
     return [place for place, item in enumerate(items) if item.get("type") == TRIGGER_TYPE]

@@ -20,19 +20,20 @@ from fastapi import HTTPException
 from litellm.integrations.custom_logger import CustomLogger
 from litellm.types.llms.openai import ResponsesAPIResponse
 
+from litellm_compaction.conversation.bounds import TOO_DEEP
 from litellm_compaction.conversation.expansion import Expansion
 from litellm_compaction.conversation.items import TRIGGER_TYPE, RawItem, normalize_input
 from litellm_compaction.envelope.sealing import Caller
 from litellm_compaction.errors import CompactionError, CompactionNotSupportedHere, InvalidInput
 from litellm_compaction.gateway.access import Writers
 from litellm_compaction.gateway.answers import Answers
-from litellm_compaction.gateway.arguments import caller_of, group_of, metadata_of
+from litellm_compaction.gateway.arguments import caller_of, client_body, group_of, metadata_of
 from litellm_compaction.gateway.budgets import Budgets
 from litellm_compaction.gateway.context_management import FIELD, read_context_management
 from litellm_compaction.gateway.counting import RequestCounter
-from litellm_compaction.gateway.delivery import client_for, delivery_router_config, register_delivery_model
+from litellm_compaction.gateway.delivery import delivery_call, delivery_router_config, register_delivery_model
 from litellm_compaction.gateway.direct import delivered_call, refuse_sync_calls, use_library_router
-from litellm_compaction.gateway.door import ALL_CALLS, CompactionRequest, Request, classify_request
+from litellm_compaction.gateway.door import ALL_CALLS, CompactionRequest, Request, application_of, classify_request
 from litellm_compaction.gateway.enforcement import Enforcer
 from litellm_compaction.gateway.errors import (
     CompactionProxyException,
@@ -68,7 +69,6 @@ PENDING_KEY: Final = "litellm_compaction_pending"
 # The client's own routing wishes: meant for the inference, and in the way of the delivery.
 _ROUTING_KEYS: Final = ("fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "api_base", "api_key")
 _DOORS: Final = ALL_CALLS | {WEBSOCKET_CALL}
-_TOO_DEEP: Final = "Invalid 'input': an item is nested too deeply."
 # Members of the body that the delivery needs as well.
 _DELIVERED: Final = frozenset({"model", "input", "stream", "metadata", "litellm_metadata"})
 
@@ -135,7 +135,7 @@ class CompactionHandler(CustomLogger):
         except CompactionError as error:
             raise refuse(error) from None
         except RecursionError:
-            raise refuse(InvalidInput(_TOO_DEEP)) from None
+            raise refuse(InvalidInput(TOO_DEEP)) from None
 
     def _resolve(self, group: str, caller: Caller) -> _Scene:
         router: Final = current_router()
@@ -151,10 +151,9 @@ class CompactionHandler(CustomLogger):
         expansion: Final = None if request is None else await self._replay(request, data, scene)
         if compacts:
             return data
-        asked: Final = (data.get("proxy_server_request") or {}).get("body") or {}
         data[TURN_KEY] = Turn(
             group=scene.group,
-            shown_model=str(asked.get("model") or scene.group),
+            shown_model=str(client_body(data).get("model") or scene.group),
             caller=scene.caller,
             expansion=expansion,
             compact_at=wish,
@@ -176,15 +175,39 @@ class CompactionHandler(CustomLogger):
         self, request: CompactionRequest, data: dict[str, Any], scene: _Scene, auth: object
     ) -> dict[str, Any] | None:
         """Send the request to the delivery, with all that the deployment hook needs to answer it."""
+        wishes: Final[dict[str, Any]] = {key: data[key] for key in _ROUTING_KEYS if key in data}
+        pending: Final = await self._prepare(request, data, scene, auth, wishes)
+        if pending is None:
+            return None  # LiteLLM refuses the model in its own words; the deployment hook lets no trigger through
+        pending.adds_usage = True
+        # /responses/compact never streams; LiteLLM would try to read its answer as a stream.
+        unsent: Final = ("previous_response_id", *wishes, *(["stream"] if request.origin == "compact" else []))
+        for key in unsent:
+            data.pop(key, None)
+        data[PENDING_KEY] = pending
+        data["input"] = pending.expansion.items
+        data["num_retries"] = 0
+        data["user_config"] = delivery_router_config()
+        return data
+
+    async def _prepare(
+        self,
+        request: CompactionRequest,
+        data: Mapping[str, Any],
+        scene: _Scene,
+        auth: object,
+        wishes: dict[str, Any],
+    ) -> Pending | None:
+        """The compaction of a request; None where LiteLLM serves no such model. `wishes`: the client's own routing."""
         router: Final = current_router()
         if router is None or not is_served(router, scene.group, scene.caller.team):
-            return None  # LiteLLM refuses the model in its own words; the deployment hook lets no trigger through
-        previous: Final = data.pop("previous_response_id", None)
+            return None
+        previous: Final = data.get("previous_response_id")
         chain: Final = await load_chain(previous) if previous else []
         expansion: Final = await self._expand(replace(request, items=[*chain, *request.items]), scene)
         writer, writer_settings = await self._writers.choose(router, scene.group, scene.settings, auth)
-        asked: Final = (data.get("proxy_server_request") or {}).get("body") or {}
-        data[PENDING_KEY] = Pending(
+        asked: Final = client_body(data)
+        return Pending(
             origin=request.origin,
             stream=request.stream,
             model=scene.group,
@@ -195,18 +218,11 @@ class CompactionHandler(CustomLogger):
             ring=self.operator.ring,
             caller=scene.caller,
             expansion=expansion,
-            application=_application(request, data),
-            extra={key: data.pop(key) for key in _ROUTING_KEYS if key in data},
+            application=application_of(request, data),
+            extra=wishes,
             client_members=frozenset(asked) - _DELIVERED,
-            adds_usage=True,
             call_id=str(data.get("litellm_call_id") or ""),
         )
-        if request.origin == "compact":
-            data.pop("stream", None)  # this door never streams; LiteLLM would try to read its answer as a stream
-        data["input"] = expansion.items
-        data["num_retries"] = 0
-        data["user_config"] = delivery_router_config()
-        return data
 
     async def _expand(self, request: Request, scene: _Scene, *, chained: bool = False) -> Expansion:
         # Opening an item decrypts and inflates up to megabytes: not on the event loop.
@@ -246,7 +262,7 @@ class CompactionHandler(CustomLogger):
             # A compaction that ran has been told of.
             raise (CompactionProxyException if isinstance(pending, Pending) else refuse)(error) from None
         except RecursionError:
-            raise CompactionProxyException(InvalidInput(_TOO_DEEP)) from None
+            raise CompactionProxyException(InvalidInput(TOO_DEEP)) from None
 
     async def _answer(self, pending: Pending, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Every pre-call hook has passed the request by now; the transcript is what they made of it."""
@@ -262,10 +278,7 @@ class CompactionHandler(CustomLogger):
         # The delivery answers from the transcript alone; LiteLLM would check everything else that the client sent
         # against what the delivery's model can do, and refuse.
         rest: Final = {key: value for key, value in kwargs.items() if key not in pending.client_members}
-        # One user message stands for the transcript: LiteLLM logs what it sends, and this is not what was summarised.
-        # With that every compaction looks alike to LiteLLM's response cache, which must never answer one.
-        uncached: Final = {"no-cache": True, "no-store": True}
-        return {**rest, "input": "compaction", "client": client_for(transport), "cache": uncached}
+        return {**rest, **delivery_call(transport)}
 
     async def _follow(self, pending: Pending, group: str, auth: object) -> None:
         """A hook listed later may have chosen another model, such as one that may see what a guardrail has found."""
@@ -290,11 +303,10 @@ class CompactionHandler(CustomLogger):
         scene: Final = self._resolve(group_of(kwargs), caller_of(metadata))
         request: Final = classify_request(name, kwargs, normalize_trigger=scene.normalizes)
         if scene.mode == "own" and isinstance(request, CompactionRequest):
-            routed: Final = {key: value for key, value in kwargs.items() if key not in _ROUTING_KEYS}
-            marked: Final = await self._mark(request, routed, scene, metadata.get("user_api_key_auth"))
-            if marked is None:
+            # What routes here is the deployment's own.
+            pending: Final = await self._prepare(request, kwargs, scene, metadata.get("user_api_key_auth"), {})
+            if pending is None:
                 raise CompactionNotSupportedHere
-            pending: Final = replace(marked[PENDING_KEY], adds_usage=False)
             transport: Final = await Service(pending, metadata, self._flights, self._budgets).deliver()
             return delivered_call(kwargs, metadata, transport)
         if scene.mode == "own" and kwargs.pop(FIELD, None) is not None:
@@ -382,10 +394,3 @@ class CompactionHandler(CustomLogger):
 def _same_items(one: Sequence[RawItem], other: Sequence[RawItem]) -> bool:
     """Whether two lists hold the very same items; by identity, since comparing megabytes costs."""
     return len(one) == len(other) and all(left is right for left, right in zip(one, other, strict=True))
-
-
-def _application(request: CompactionRequest, data: Mapping[str, Any]) -> str | None:
-    """The instructions of a /responses/compact call, which OpenAI documents as input to the pass. With a trigger they
-    are those of the agent's next turn, and only tempt a model to go on working."""
-    instructions: Final = data.get("instructions")
-    return instructions if request.origin == "compact" and isinstance(instructions, str) else None

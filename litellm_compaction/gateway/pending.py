@@ -30,7 +30,7 @@ class Pending:
     settings. `target`: tokens that the result has to stay under, where a threshold asked for it. `adds_usage`: whether
     a hook puts the usage into the answer, so that LiteLLM, which has booked the inferences, does not see it again.
     `was_moved`: another hook has chosen a model that is not the one the client named. `call_id`: LiteLLM's id of the
-    request. `item_id`: the id of the item, once it is known.
+    request.
     """
 
     origin: Origin
@@ -50,7 +50,6 @@ class Pending:
     adds_usage: bool = False
     was_moved: bool = False
     call_id: str = ""
-    item_id: str = ""
     result: Result | None = None
     retry_after: str | None = None
     late_error: CompactionError | None = None

@@ -47,11 +47,12 @@ class Asked:
     team: str | None
 
     @classmethod
-    def of(cls, pending: Pending) -> Asked:
+    def of(cls, pending: Pending, writer: str | None = None) -> Asked:
+        """`writer`: the group that LiteLLM fell back to, None for the one that was to write."""
         return cls(
             door=pending.origin,
             model=pending.model,
-            writer=pending.writer_model,
+            writer=writer or pending.writer_model,
             # An item in front of an answer travels in a response that has its id from its backend.
             response=pending.frame.response_id if pending.origin in {"trigger", "compact"} else None,
             call=pending.call_id[:_ID_CHARACTERS] or None,

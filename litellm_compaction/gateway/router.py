@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import functools
 import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import litellm
 from litellm.types.router import RetryPolicy
@@ -22,13 +21,15 @@ from litellm_compaction.compaction.summarizer import (
     BackendFailed,
     Overflow,
     RateLimited,
-    SmallerWindow,
     StyleRefused,
     Tries,
 )
+from litellm_compaction.compaction.threads import run_heavy
+from litellm_compaction.gateway.delivery import UNCACHED
 from litellm_compaction.gateway.errors import read_seconds, retry_after_of, status_of, without_router_words
 from litellm_compaction.gateway.inference import INFERENCE_KEY, Inference, real_error
 from litellm_compaction.gateway.tracing import inner_parent
+from litellm_compaction.gateway.windows import GroupWindows
 
 if TYPE_CHECKING:
     from litellm.router import Router
@@ -121,19 +122,6 @@ def _copied(value: object) -> object:
     return copy.deepcopy(value) if isinstance(value, dict | list) else value
 
 
-class Windows(Protocol):
-    """What the groups have room for that LiteLLM may fall back to."""
-
-    def room(self, group: str) -> Room:
-        """What a request to the group may take."""
-
-    def smaller(self, group: str) -> SmallerWindow:
-        """The same as the reason to plan again."""
-
-    def count(self, messages: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> int:
-        """Tokens of a request, of pictures what all plans take for one."""
-
-
 class RouterSummarizer:
     """One inference through LiteLLM's router: its retries, fallbacks, load balancing and cooldowns apply."""
 
@@ -143,7 +131,7 @@ class RouterSummarizer:
         group: str,
         metadata: Mapping[str, Any],
         extra: Mapping[str, Any],
-        windows: Windows | None = None,
+        windows: GroupWindows | None = None,
         tries: Tries | None = None,
     ) -> None:
         """`windows` tells what other groups have room for, None: nobody knows; `tries`: where LiteLLM's own count."""
@@ -183,7 +171,7 @@ class RouterSummarizer:
         return Room() if self._windows is None else self._windows.room(group)
 
     async def _count(self, messages: list[dict[str, Any]], parameters: dict[str, Any]) -> int:
-        return 0 if self._windows is None else await asyncio.to_thread(self._windows.count, messages, parameters)
+        return 0 if self._windows is None else await run_heavy(self._windows.count, messages, parameters)
 
     async def _complete(self, messages: list[dict[str, Any]], parameters: dict[str, Any], inference: Inference) -> Any:
         # Any: LiteLLM's overloads want TypedDicts, plain dicts are what it reads.
@@ -194,7 +182,7 @@ class RouterSummarizer:
             "stream": False,
             # Every request has a mark of its own: an answer from LiteLLM's response cache can't be meant for it, and a
             # transcript has no business in there.
-            "cache": {"no-cache": True, "no-store": True},
+            "cache": dict(UNCACHED),
             INFERENCE_KEY: inference,
             **self._rate_limit_policy(),
             **self._extra,

@@ -167,7 +167,7 @@ def _as_written(pending: Pending, item: Any) -> Any:
     content: Final = _member(item, "encrypted_content")
     if _member(item, "type") != "compaction" or not isinstance(content, str):
         return item
-    own: Final = {"id": pending.item_id or _member(item, "id"), "encrypted_content": unwrap_content(content)}
+    own: Final = {"id": pending.frame.item_id, "encrypted_content": unwrap_content(content)}
     if all(_member(item, name) == value for name, value in own.items()):
         return item
     return {**item, **own} if isinstance(item, Mapping) else item.model_copy(update=own)
@@ -191,6 +191,17 @@ def _without_nulls(value: Any) -> Any:
     return {key: _without_nulls(entry) for key, entry in value.items() if entry is not None}
 
 
+async def take_off(
+    pending: Pending, metadata: Mapping[str, Any], flights: Flights, budgets: Budgets
+) -> tuple[str, Flight]:
+    """The key of a compaction, and its flight: the one that is on its way, or a new one. The caller has to leave it."""
+    key: Final = await run_heavy(write_key, pending)
+    runner: Final = Runner(pending, metadata, budgets)
+    flight: Final = await flights.join(key, runner.run, pending.settings.deadline_seconds)
+    watch_flight(flight, pending, metadata, lambda: runner.has_run)
+    return key, flight
+
+
 class Service:
     """Answers one pending compaction: joins the one that runs for the same request, or runs it."""
 
@@ -199,7 +210,6 @@ class Service:
         self._metadata: Final = metadata
         self._flights: Final = flights
         self._budgets: Final = budgets
-        self._frame = pending.frame
 
     async def deliver(self) -> httpx.AsyncBaseTransport:
         """The transport that answers LiteLLM. Waits for the end, a stream only for a few seconds.
@@ -207,12 +217,8 @@ class Service:
         Raises the compaction's errors, and LiteLLM's own unchanged, as long as no stream has begun.
         """
         pending: Final = self._pending
-        key: Final = await run_heavy(write_key, pending)
-        runner: Final = Runner(pending, self._metadata, self._budgets)
-        flight: Final = await self._flights.join(key, runner.run, pending.settings.deadline_seconds)
-        watch_flight(flight, pending, self._metadata, lambda: runner.has_run)
-        pending.item_id = flight.item_id
-        self._frame = replace(self._frame, item_id=flight.item_id)
+        key, flight = await take_off(pending, self._metadata, self._flights, self._budgets)
+        pending.frame = replace(pending.frame, item_id=flight.item_id)
         handed_over = False
         try:
             await asyncio.wait({flight.task}, timeout=EARLY_SECONDS if pending.stream else None)
@@ -229,16 +235,16 @@ class Service:
         pending: Final = self._pending
         pending.result = result
         ended: Final = int(time.time())
+        usage: Final = self._usage(result)
         if pending.stream:
-            writer: Final = EventWriter(self._frame)
+            writer: Final = EventWriter(pending.frame)
             events: Final = [*writer.opening(), writer.added(result.content), *self._end(writer, result)]
             return EventTransport(replay_events(events))
         if pending.origin == "compact":
             messages: Final = await run_heavy(self._user_messages, result)
-            return JsonTransport(write_compact_body(self._frame, messages, result.content, self._usage(result), ended))
-        item: Final = write_item(self._frame.item_id, result.content)
-        usage: Final = self._usage(result)
-        body: Final = write_response(self._frame, "completed", output=[item], usage=usage, completed_at=ended)
+            return JsonTransport(write_compact_body(pending.frame, messages, result.content, usage, ended))
+        item: Final = write_item(pending.frame.item_id, result.content)
+        body: Final = write_response(pending.frame, "completed", output=[item], usage=usage, completed_at=ended)
         return JsonTransport(body)
 
     def _user_messages(self, result: Result) -> list[RawItem]:
@@ -247,7 +253,7 @@ class Service:
         return select_user_messages(items, expansion.summaries, result.message_tokens, load_counter())
 
     def _late_events(self, flight: Flight, leave: Callable[[], None]) -> AsyncIterator[Event]:
-        writer: Final = EventWriter(self._frame)
+        writer: Final = EventWriter(self._pending.frame)
 
         async def closing() -> Iterable[Event]:
             self._pending.result = await flight.task

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from typing import Any, Final, ParamSpec
 
@@ -53,7 +52,7 @@ class Run:
         ended: Final = None if error is not None else self._outcome
         failure: Final = None if ended is None else ended.failure
         return Record(
-            asked=replace(Asked.of(pending), writer=self.writer),
+            asked=Asked.of(pending, self.writer),
             source="run",
             outcome=outcome_of(error) if error is not None else LEDGER if failure is not None else COMPLETED,
             attempts=self.account.attempts,
@@ -117,9 +116,8 @@ def tell_reuse(
 ) -> None:
     """Tell of an answer made of a compaction that ran for another request."""
     known: Final = ended if isinstance(ended, Result) else None
-    asked: Final = Asked.of(pending)
     record: Final = Record(
-        asked=replace(asked, writer=asked.writer if known is None else known.writer or asked.writer),
+        asked=Asked.of(pending, None if known is None else known.writer),
         source=source,
         outcome=outcome_of(ended),
         items=len(pending.expansion.items),

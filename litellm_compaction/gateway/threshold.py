@@ -25,7 +25,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from cachetools import TTLCache
 from litellm._logging import verbose_proxy_logger
 
 from litellm_compaction.budget.counting import estimate_tokens
@@ -47,16 +46,15 @@ from litellm_compaction.gateway.operator import Operator
 from litellm_compaction.gateway.pending import Pending, new_frame
 from litellm_compaction.gateway.prefixes import Prefixes, digest_prefixes
 from litellm_compaction.gateway.router import current_router
-from litellm_compaction.gateway.runner import Runner, seal, write_key
-from litellm_compaction.gateway.service import expand_input
-from litellm_compaction.gateway.sight import tell_reuse, tell_skipped, watch_flight
+from litellm_compaction.gateway.runner import seal
+from litellm_compaction.gateway.service import expand_input, take_off
+from litellm_compaction.gateway.sight import tell_reuse, tell_skipped
+from litellm_compaction.gateway.told import Told
 from litellm_compaction.gateway.turn import Turn
 from litellm_compaction.settings import Settings
 
 # A result above this share of what was there is no gain that is worth an item.
 _CLEARLY_SMALLER: Final = 0.9
-_TOLD_SECONDS: Final = 3600.0
-_TOLD_GROUPS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ class Thresholds:
         self._prefixes: Final = prefixes
         self._counter: Final = counter
         self._writers: Final = writers
-        self._told: Final[TTLCache[tuple[str, str], bool]] = TTLCache(_TOLD_GROUPS, _TOLD_SECONDS)
+        self._told: Final = Told()
 
     async def apply(self, turn: Turn, group: str, body: dict[str, Any], metadata: Mapping[str, Any]) -> None:
         """Put the compacted input into `body` and the result into the turn, if the request is over its threshold.
@@ -246,10 +244,7 @@ class Thresholds:
         return _Compacted(expansion.items, told)
 
     async def _fly(self, pending: Pending, metadata: Mapping[str, Any]) -> Result:
-        key: Final = await run_heavy(write_key, pending)
-        runner: Final = Runner(pending, metadata, self._budgets)
-        flight: Final = await self._flights.join(key, runner.run, pending.settings.deadline_seconds)
-        watch_flight(flight, pending, metadata, lambda: runner.has_run)
+        key, flight = await take_off(pending, metadata, self._flights, self._budgets)
         try:
             # Its own task: whoever waits may go away, and others may wait for the same.
             return await asyncio.shield(flight.task)
@@ -300,8 +295,7 @@ class Thresholds:
 
     def _tell(self, group: str, what: str, words: str) -> None:
         """A warning once an hour: a conversation that cannot be compacted comes again with every turn."""
-        if (group, what) not in self._told:
-            self._told[group, what] = True
+        if self._told.is_new(group, what):
             verbose_proxy_logger.warning(
                 "litellm_compaction: model=%s over its threshold, not compacted: %s", group, words
             )
